@@ -47,11 +47,12 @@ GiB."""
 
 
 class LayerArrays(NamedTuple):
-    """Values of layers, of stages or of ranks: milliseconds for one microbatch, and bytes held per
-    microbatch. Arrays over layers have the shape (L,).
+    """Arrays of values of layers, of stages or of ranks: milliseconds for one microbatch, and bytes
+    held per microbatch. Arrays over layers have the shape (L,).
 
-    ``forward``: F. ``back``: B, and the recomputation before it. ``weight``: W. ``held``,
-    ``waiting``: M_B and M_W. ``beside``: additional bytes while the layer runs.
+    ``forward``: the time of F. ``back``: the time of B and of the recomputation before it.
+    ``weight``: the time of W. ``held``, ``waiting``: M_B and M_W. ``beside``: additional bytes that
+    are needed while the layer runs.
     """
 
     forward: FloatArray
@@ -67,9 +68,12 @@ class LayerArrays(NamedTuple):
 
 
 class EndArrays(NamedTuple):
-    """Values of layers, of stages or of ranks: bytes of states that are ``kept`` all the time and
-    bytes of weights that are ``gathered`` for use, and milliseconds of one ``averaging`` of
-    gradients and of the ``optimizer``."""
+    """Arrays of values of layers, of stages or of ranks.
+
+    ``kept``: bytes of states that are held all the time. ``gathered``: bytes of weights that are
+    gathered for use. ``averaging``: milliseconds of one averaging of gradients. ``optimizer``:
+    milliseconds of the optimizer step.
+    """
 
     kept: FloatArray
     gathered: FloatArray
@@ -79,8 +83,10 @@ class EndArrays(NamedTuple):
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds for the configurations of a space. ``rates``: the times of kernels on the
-    space's cluster."""
+    """A calculator of lower bounds for the configurations of ``space``.
+
+    ``rates``: the times of kernels and messages on the space's cluster.
+    """
 
     space: Space
     rates: Rates
@@ -91,10 +97,11 @@ class Bounds:
         return self.space.cluster.efficiency
 
     def of_degrees(self, run: TrainingRun, shardings: Iterable[Sharding]) -> Bound:
-        """Return lower bounds for all configurations with the degrees of ``run``, from averages
-        over ranks.
+        """Return lower bounds for all configurations with the degrees of ``run``: on the step time
+        in milliseconds, and on the memory of the fullest device in GiB.
 
-        The bound on the step time and the one on memory are each the minimum over ``shardings``.
+        They are computed from averages over ranks. Each is the minimum over ``shardings``, the
+        kinds of sharding that the configurations may use.
         """
         found = [self._of_sharding(replace(run, sharding=sharding)) for sharding in shardings]
         steps, sizes = zip(*found, strict=True)
@@ -117,8 +124,8 @@ class Bounds:
         return float(step + self.reached.step_ms), self._gib(kept + times.held.sum() / run.pp)
 
     def cut(self, run: TrainingRun) -> tuple[int, ...]:
-        """Return the number of decoder layers of each stage, chosen such that ranks have about
-        equal work."""
+        """Return the number of decoder layers of each stage for the placement of ``run``, chosen
+        such that ranks have about equal work."""
         work = self._times(run).work
         each = float(work[1:-1].mean())
         after = float(work[run.layers + 1 :].sum())
@@ -126,7 +133,8 @@ class Bounds:
         return balanced_cut(run.layers, float(work[0]) / each, after / each, owners)
 
     def of(self, configuration: Configuration) -> Bound:
-        """Return lower bounds for all schedules of the configuration."""
+        """Return lower bounds for all schedules of the configuration: on the step time in
+        milliseconds, and on the memory of the fullest device in GiB."""
         run = configuration.run
         cuts = np.cumsum((0, *run.layers_by_stage))[:-1] + 1
         cuts[0] = 0
@@ -152,9 +160,10 @@ class Bounds:
     def _step_ms(
         self, configuration: Configuration, stages: LayerArrays, ends: EndArrays, kept: FloatArray
     ) -> float:
-        """Return a lower bound on the step time, in milliseconds, from the values of stages.
+        """Return a lower bound on the step time, in milliseconds.
 
-        ``kept``: bytes of each rank that are not activations, (P,).
+        ``stages``, ``ends``: the values of the stages. ``kept``: for each rank, the bytes on its
+        device that are not activations, (P,).
         """
         run, owners = configuration.run, np.array(configuration.placement.owners)
         f, b, w, held, waiting, _ = stages
@@ -177,11 +186,11 @@ class Bounds:
     def _passing_weights(
         self, run: TrainingRun, of_stage: LayerArrays, ends: EndArrays, running: float
     ) -> Bound:
-        """Return the bounds for passed weights: each rank runs all stages for its own microbatches,
-        and keeps the states of its own stage.
+        """Return the bounds for a configuration that passes weights: each rank runs all stages for
+        its own microbatches, and keeps the states of its own stage.
 
-        ``running``: bytes, in addition to activations, of the layer that needs the most while it
-        runs.
+        ``of_stage``, ``ends``: the values of the stages. ``running``: the maximum, over the layers,
+        of the bytes that a layer needs in addition to activations while it runs.
         """
         count = np.array([len(range(rank, run.microbatches, run.pp)) for rank in range(run.pp)])
         work = count * float(of_stage.work.sum())
@@ -194,16 +203,16 @@ class Bounds:
         return np.maximum(self.reached.exposed * total, total - work)
 
     def _gib(self, size: float) -> float:
-        """Return the GiB of device memory for ``size`` bytes of tensors, with the overhead of the
-        allocator and of libraries."""
+        """Return the GiB of device memory that ``size`` bytes of tensors occupy, including the
+        overhead of the allocator and of libraries."""
         return float(size * (1 + self.reached.fragmentation) / GIB + self.reached.context_gib)
 
     def _times(self, run: TrainingRun) -> LayerArrays:
         """Return the times and sizes of layers, (L,) each.
 
-        For FSDP, the values without sharding are used, in which the loss needs less memory, so that
-        the bound remains valid. An exception is FSDP with selective recomputation: its own values
-        are used, as torchtitan selects the ops to recompute.
+        For FSDP, the values without sharding are used: with them the loss needs less memory, so
+        that the bound remains valid. Exception: for FSDP with selective recomputation, its own
+        values are used, as torchtitan selects the ops to recompute.
         """
         key = (*_groups(run), run.micro_batch, run.recompute, run.torch_selects)
         if key not in self._known:
@@ -218,8 +227,8 @@ class Bounds:
         return LayerArrays(*self._known[key])
 
     def _ends(self, run: TrainingRun) -> EndArrays:
-        """Return the states of each layer, and its times at the end of the step, (L,) each. With
-        FSDP, the time of averaging is that of one microbatch."""
+        """Return the bytes of each layer's states, and its times at the end of the step, (L,) each.
+        With FSDP, the time of averaging is that for one microbatch."""
         key = (*_groups(run), run.dp, run.sharding)
         if key not in self._known:
 
@@ -236,8 +245,10 @@ class Bounds:
 def _columns(
     run: TrainingRun, space: Space, figures: Callable[[LayerWork], tuple[float, ...]]
 ) -> FloatArray:
-    """Return the values of ``figures`` for all layers, (V, L), where V is the number of values that
-    ``figures`` returns for a layer."""
+    """Return an array of the values of all layers, (V, L), with a column for each layer.
+
+    ``figures``: a function that returns the V values of a layer.
+    """
     works = layers_of(space.model, run)
     known = {id(work): figures(work) for work, _ in different(works)}
     return np.array([known[id(work)] for work in works]).T.copy()
@@ -248,8 +259,10 @@ def _groups(run: TrainingRun) -> tuple[int, ...]:
 
 
 def _most(stages: FloatArray, owners: IntArray) -> FloatArray:
-    """Return, for each rank, (P,), the maximum of ``stages``, (S,), over the stages of this rank.
-    ``owners``: the rank of each stage."""
+    """Return, for each rank, the maximum of ``stages`` over the stages of this rank, (P,).
+
+    ``stages``: a value of each stage, (S,). ``owners``: the rank of each stage, (S,).
+    """
     found = np.zeros(owners.max() + 1)
     np.maximum.at(found, owners, stages)
     return found
@@ -266,12 +279,13 @@ def balanced_cut(
 ) -> tuple[int, ...]:
     """Return the number of decoder layers of each stage, at least one.
 
-    After one layer per stage, the remaining layers are assigned one by one: to the rank with the
-    least work, and among its stages to the one with the fewest layers. If several of them have the
-    fewest, the last is taken, which holds microbatches for the shortest time.
+    After each stage has got one layer, the remaining layers are assigned one by one: to the rank
+    with the least work, and on this rank to the stage with the fewest layers. If several of its
+    stages have the fewest, the last of them gets the layer, as it holds microbatches for the
+    shortest time.
 
-    ``before``, ``after``: other work on the first and on the last stage, in units of a decoder
-    layer. ``owners``: the rank of each stage.
+    ``layers``: the number of decoder layers. ``before``, ``after``: other work on the first and on
+    the last stage, in units of a decoder layer. ``owners``: the rank of each stage.
     """
     ranks = max(owners) + 1
     loads = [0.0] * ranks

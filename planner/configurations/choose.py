@@ -63,14 +63,16 @@ over layers. ``EVALUATING``: for the tighter bound that is computed when familie
 
 @dataclass
 class Ranking:
-    """The result of a search: the evaluated configurations of a space, and a bound on all others.
+    """The result of a search: the evaluated configurations of a space, and a bound on all plans in
+    it.
 
     ``evaluated``: sorted by step time; configurations without a schedule come last.
-    ``lower_bound``: bound on the step time of all plans in the space, in milliseconds. ``spreads``:
-    number of combinations of degrees, microbatch size and recomputation that were considered;
-    ``bounded``: number of single configurations that were bounded. ``too_large``: the
-    configurations that exceed the memory by the least, each as a pair of the minimum memory that it
-    needs, in GiB, and its name. ``stopped``: whether the search ended before it was complete.
+    ``lower_bound``: lower bound on the step time of all plans in the space, in milliseconds.
+    ``spreads``: number of combinations of degrees, microbatch size and recomputation that were
+    considered. ``bounded``: number of single configurations for which bounds were computed.
+    ``too_large``: up to eight configurations or sets of degrees that do not fit in memory, those
+    that need the least memory first; each is a pair of the minimum memory that it needs, in GiB,
+    and its name. ``stopped``: whether the search ended before it was complete.
     """
 
     evaluated: list[Evaluated] = field(default_factory=list)
@@ -81,7 +83,8 @@ class Ranking:
     stopped: bool = False
 
     def __str__(self) -> str:
-        """Return a phrase with the numbers of configurations that were bounded and simulated."""
+        """Return a phrase with three numbers: of sets of degrees considered, of configurations
+        bounded, and of configurations simulated."""
         return (
             f"{counted(self.spreads, 'set')} of degrees, {self.bounded} of their "
             f"configurations bounded, {len(self.evaluated)} simulated"
@@ -92,8 +95,8 @@ class SpaceSearch:
     """A search for the best configurations of ``space``, within the time or work limit of
     ``options``.
 
-    ``progress`` receives notes on new best configurations; ``workers`` runs simulations and
-    searches.
+    ``progress`` receives notes on new best configurations. ``workers`` runs simulations and the
+    optimizer's searches.
     """
 
     def __init__(
@@ -143,9 +146,11 @@ class SpaceSearch:
                 full.add(smallest)
 
     def _evaluate_alone(self) -> None:
-        """Evaluate the configuration that has the lowest bound of all without a pipeline.
+        """Evaluate one configuration: of those without a pipeline, the one with the lowest bound.
 
-        It is the fastest of these: without a pipeline, the bound is the exact step time.
+        It is the fastest of them, because without a pipeline the bound is the exact step time.
+        Nothing is evaluated if there is none that fits in memory, or if the caller has asked to
+        stop.
         """
         for entry in [entry for entry in self._degrees if entry[2].pp == 1]:
             if self._questions and self._questions[0][0] <= entry[0]:
@@ -171,8 +176,8 @@ class SpaceSearch:
         """Yield the configurations that can still become the best, in ascending order of lower
         bound, until ``share`` of the budget is used.
 
-        If a set of degrees has the lowest bound of all entries, its configurations are bounded
-        first.
+        If the entry with the lowest bound is a set of degrees, its configurations are bounded
+        before the next one is yielded.
         """
         while not self._over(share):
             first = self._questions[0][0] if self._questions else inf
@@ -204,8 +209,8 @@ class SpaceSearch:
             self.progress(Note(f"{name}, {found.schedule}: {self._best:.1f} ms", routine=True))
 
     def _improve(self, share: float) -> None:
-        """Search for schedules of the configurations that can still become the best, the most
-        promising first, until ``share`` of the budget is used."""
+        """Let the optimizer search for better schedules of the configurations that can still become
+        the best, the most promising first, until ``share`` of the budget is used."""
         while not self._over(share):
             waiting = [each for each in self._found.values() if self._may_improve(each)]
             if not waiting:
@@ -216,9 +221,11 @@ class SpaceSearch:
     def _searches_of(
         self, chosen: list[Evaluated], left: float
     ) -> list[tuple[Evaluated, SolveOptions]]:
-        """Return arguments of :func:`improve`, one tuple for each of the first configurations in
-        ``chosen``: as many as fit in ``left``, the remaining share of the budget, but at least
-        one."""
+        """Return the arguments of calls of :func:`improve`, as a list of tuples.
+
+        There is one call for each of the first configurations in ``chosen``: as many as fit in
+        ``left``, but at least one. ``left``: the share of the budget that remains.
+        """
         spread, work = self.workers.spread(len(chosen)), self._budget.work
         asked: list[tuple[Evaluated, SolveOptions]] = []
         options = replace(self.options, should_stop=stop_asked) if spread else self.options
@@ -235,10 +242,11 @@ class SpaceSearch:
         return asked
 
     def _take_all(self, solve: Callable[[T], Evaluated], asked: list[T]) -> None:
-        """Call ``solve`` with each item of ``asked`` and record the results in the order of
-        ``asked``.
+        """Call ``solve`` with each item of ``asked``, in parallel if there are several workers, and
+        record the results in the order of ``asked``.
 
-        Stops early if the caller has asked to stop, or when the time limit is reached.
+        If the caller has asked to stop, or the time limit is reached, the remaining items are left
+        out.
         """
         stop = FirstOf(self.options.should_stop, self._budget.time)
         for _, found in in_order(self.workers.run(solve, asked, tell=self._note, should_stop=stop)):
@@ -261,8 +269,8 @@ class SpaceSearch:
 
     @property
     def _limit(self) -> float:
-        """The step time, in milliseconds, that an entry's lower bound must be below for it to
-        win."""
+        """The step time, in milliseconds, below which an entry's lower bound must be for the entry
+        to be able to become the best."""
         return self._best * (1 - CLOSED)
 
     def _over(self, share: float) -> bool:
@@ -271,7 +279,7 @@ class SpaceSearch:
 
     @property
     def _spent(self) -> float:
-        """The share of the budget that is used: of the work limit if there is one, else of the time
-        limit."""
+        """The share of the budget that is used, from 0 to 1: of the work limit if there is one,
+        else of the time limit."""
         time, work = self._budget.time, self._budget.work
         return work.used / work.ops if work.ops < inf else 1 - time.share_left

@@ -23,11 +23,11 @@ MOST_STREAMED = 16_384
 
 @cache
 def families_of(chunks: int) -> Mapping[PlacementKind, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return the families to try for each placement of ``chunks`` stages per rank, as a pair: names
-    of families with B and W as one op, and names of those with separate B and W.
+    """Return the families to try with ``chunks`` stages per rank, by placement.
 
-    Families whose order of ops depends on times are left out: they are slow to build, and the
-    optimizer finds such orders.
+    For each kind of placement, there is a pair: the names of the families with B and W as one op,
+    and the names of those with separate B and W. Families whose order of ops depends on times are
+    left out: they are slow to build, and the optimizer finds such orders.
     """
     found: dict[PlacementKind, tuple[list[str], list[str]]] = {}
     for name in usable_families():
@@ -43,12 +43,12 @@ def families_of(chunks: int) -> Mapping[PlacementKind, tuple[tuple[str, ...], tu
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One configuration: settings of a training run, and the schedules that may be chosen for it.
+    """A configuration: settings of a training run, and the schedules that may be chosen for it.
 
     ``run``: the settings; its ``schedule`` determines the placement of stages. ``splits``: whether
-    B and W are separate ops. ``families``: names of the families to simulate; unless the user gave
-    the schedule, the optimizer also searches for other orders of ops. ``passing``: the kind of
-    tensors that pipeline ranks send each other.
+    B and W are separate ops; otherwise they are one op. ``families``: names of the families to
+    simulate; unless the user gave the schedule, the optimizer also searches for other orders of
+    ops. ``passing``: what pipeline ranks send each other, activations or weights.
     """
 
     run: TrainingRun
@@ -58,7 +58,7 @@ class Configuration:
 
     @property
     def placement(self) -> Placement:
-        """The placement of stages on ranks; if weights are passed, that of microbatches."""
+        """The placement of stages on ranks or, if weights are passed, of microbatches on ranks."""
         if self.passing is Passing.WEIGHTS:
             return Placement.round_robin(self.run.pp)
         return placement_of(self.run.schedule, self.run.pp, self.run.vp)
@@ -66,7 +66,7 @@ class Configuration:
     @property
     def name(self) -> str:
         """The configuration in words, such as ``tp8 pp4 dp2 vp2 b1 full zero1``. Degrees of 1, and
-        options that are ``none``, are omitted."""
+        options whose value is ``none``, are omitted."""
         run = self.run
         degrees = [(key, getattr(run, key)) for key in ("tp", "pp", "dp", "cp", "ep", "vp")]
         words = [f"{key}{count}" for key, count in degrees if count > 1]
@@ -80,7 +80,11 @@ class Configuration:
 
 
 def passes_weights(run: TrainingRun) -> bool:
-    """Return whether a run can pass weights: each rank has a microbatch, replicas hold whole stages
-    (no FSDP), and a schedule with all its transfers can be built within seconds."""
+    """Return whether a training run can pass weights.
+
+    It can if its pipeline has several ranks, each of them with a microbatch, replicas hold whole
+    stages (no FSDP), and there are at most :data:`MOST_STREAMED` pairs of stage and microbatch, so
+    that a schedule with all its transfers can be built within seconds.
+    """
     few = run.pp * run.microbatches <= MOST_STREAMED
     return few and 1 < run.pp <= run.microbatches and run.sharding is not Sharding.FSDP

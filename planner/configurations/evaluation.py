@@ -37,14 +37,15 @@ from .configuration import Configuration
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A configuration with what is known about it.
+    """A configuration with the results of its evaluation so far.
 
     ``lower_bound``: lower bound on the step time of all its schedules, in milliseconds; infinite if
     none can fit in memory. ``step_ms``: the shortest step time found; infinite if no schedule that
-    fits was found. ``memory_gib``: memory of the fullest device with that schedule. ``schedule``:
-    the name of the family that has this step time, or ``optimized`` for a schedule of the
-    optimizer, which is then ``planned``. ``tightest_gib``: the minimum, over all schedules that
-    were tried, of the memory on the fullest device.
+    fits was found. ``memory_gib``: memory of the fullest device with the schedule that has this
+    step time; infinite if there is none. ``schedule``: the name of the family of that schedule, or
+    ``optimized`` if the optimizer found it; empty if there is none. ``planned``: the optimizer's
+    schedule; None for a family. ``tightest_gib``: the minimum, over all schedules that were tried,
+    of the memory on the fullest device.
     """
 
     configuration: Configuration
@@ -70,15 +71,18 @@ class Evaluated:
 
 @lru_cache(maxsize=8)
 def rates_of(cluster: Cluster) -> Rates:
-    """Return the rates of a cluster. Equal clusters get the same object, as it caches the times of
-    layers."""
+    """Return the rates of a cluster: the times of kernels and messages on it.
+
+    Equal clusters get the same object, as it caches the times of layers.
+    """
     return Rates(cluster)
 
 
 def step_of(model: Model, cluster: Cluster, known: Evaluated) -> PredictedStep:
-    """Return the predicted step of a configuration with the best schedule that is known.
+    """Return the predicted step of a configuration with the best schedule found for it so far.
 
-    If no schedule is known, a family with the configuration's placement is used.
+    If none has been found, a family with the configuration's placement is used. ``known``: the
+    configuration, and the results of its evaluation so far.
     """
     own = known.configuration
     run = replace(own.run, schedule=known.schedule) if known.schedule in own.families else own.run
@@ -86,11 +90,11 @@ def step_of(model: Model, cluster: Cluster, known: Evaluated) -> PredictedStep:
 
 
 def evaluate(model: Model, cluster: Cluster, known: Evaluated) -> Evaluated:
-    """Return ``known`` with the fastest of the configuration's families that fits in memory, and
-    with a lower bound that includes messages and memory.
+    """Return ``known`` with two new results: the fastest of the configuration's families that fits
+    in memory, and a lower bound that takes messages and memory into account.
 
-    No family of the configuration passes weights: for configurations that do, :func:`improve` finds
-    the first schedule.
+    If no family fits, the step time stays as it is in ``known``. No family of the configuration
+    passes weights: for configurations that do, :func:`improve` finds the first schedule.
     """
     step = step_of(model, cluster, known)
     known = replace(known, lower_bound=_bound(step, known))
@@ -107,7 +111,7 @@ def evaluate(model: Model, cluster: Cluster, known: Evaluated) -> Evaluated:
 
 def _tried(step: PredictedStep, configuration: Configuration) -> Iterator[tuple[float, float, str]]:
     """Yield a tuple for each family: step time in milliseconds, memory of the fullest device in
-    GiB, and the family's name. Families that need more microbatches than the step has are left
+    GiB, and the family's name. Families that need more microbatches than the step runs are left
     out."""
     for family in configuration.families:
         own = step.scheduled(family)
@@ -126,17 +130,20 @@ def _bound(step: PredictedStep, known: Evaluated) -> float:
 
 
 def _with_ends(step: PredictedStep, makespan: float) -> float:
-    """Return a lower bound on the step time, in milliseconds, given ``makespan``, a lower bound on
-    the time of the step's ops."""
+    """Return a lower bound on the step time, in milliseconds: ``makespan`` plus the minimum time
+    for averaging gradients and the time of the optimizer step.
+
+    ``makespan``: a lower bound on the time from the first to the last op of the step.
+    """
     return makespan + min(each.exposed for each in step.averaging) + step.stepping
 
 
 def improve(model: Model, cluster: Cluster, asked: tuple[Evaluated, SolveOptions]) -> Evaluated:
-    """Search for schedules with the optimizer, and return the configuration with the best schedule
-    known and a lower bound that is at least the former one.
+    """Let the optimizer search for a better schedule of a configuration.
 
-    ``asked``: the configuration with what is known about it, and the options of the search, as one
-    argument for :meth:`.Workers.run`.
+    ``asked``: the configuration with the results so far, and the options of the search, as one
+    argument for :meth:`.Workers.run`. Returns the configuration with the best of the new schedule
+    and the former one, and with a lower bound that is at least the former one.
     """
     known, options = asked
     own, weights = known.configuration, known.configuration.passing is Passing.WEIGHTS
@@ -177,8 +184,8 @@ def _joined(order: IntArray) -> IntArray:
 def problem_of(step: PredictedStep, configuration: Configuration) -> Problem:
     """Return the problem that the optimizer solves for a configuration.
 
-    If B and W are one op, B takes the time of both and W takes none. If weights are passed,
-    schedules may have B and W as one op or as two.
+    If B and W are one op in the configuration, the problem's B takes the time of both and its W
+    takes none. If weights are passed, schedules may have B and W as one op or as two.
     """
     rooms = rooms_of(step)
     profile = step.profile_for(configuration.splits)
@@ -193,8 +200,11 @@ def problem_of(step: PredictedStep, configuration: Configuration) -> Problem:
 
 
 def certified(step: PredictedStep) -> Schedule:
-    """Return the schedule of a step. Its memory limits are the bytes that each device has left for
-    activations; its report has a lower bound on the makespan."""
+    """Return the schedule of a step, with memory limits and a lower bound.
+
+    The limits are the bytes that each device has left for activations. The lower bound, in the
+    schedule's report, is one on the makespan.
+    """
     made, rooms = step.schedule, rooms_of(step)
     profile = replace(made.problem.profile, memory_limit=rooms)
     problem = replace(made.problem, profile=profile, memory_limit=rooms)

@@ -41,13 +41,13 @@ TO_MEGATRON = "--schedule 1f1b or --schedule interleaved-1f1b plans for what Meg
 
 
 def write_files(folder: Path, step: PredictedStep, schedule: Schedule) -> list[str]:
-    """Write the files that run a schedule into ``folder``, which must exist: ``profile.json``,
-    ``schedule.json`` and ``program.json``, and input files for torchtitan and Megatron, each with a
-    file of its flags.
+    """Write the files that run a schedule into ``folder``, which must exist.
 
-    The program averages gradients over replicas. Returns notes on what flags cannot express, and on
-    systems whose input file cannot express the schedule and is hence not written. Raises OSError if
-    a file cannot be written.
+    They are ``profile.json``, ``schedule.json`` and ``program.json``, and input files for
+    torchtitan and Megatron, each with a file of its flags. An input file that cannot express the
+    schedule is not written. The program averages gradients over replicas. Returns notes: the time
+    of an iteration, what flags cannot express, and why input files are missing. Raises OSError if a
+    file cannot be written.
     """
     run = step.setup.run
     named = timed(_with_layers(step, schedule))
@@ -79,7 +79,7 @@ def write_files(folder: Path, step: PredictedStep, schedule: Schedule) -> list[s
 
 
 def _with_layers(step: PredictedStep, schedule: Schedule) -> Schedule:
-    """Return the schedule with a profile that also has the layers of each stage, tied weights and
+    """Return the schedule with a profile that also gives the layers of each stage, tied weights and
     replicas."""
     numbers, setup = count(), step.setup
     layers = tuple(tuple(_layer(work, numbers) for work in works) for works in setup.work.stages)
@@ -97,8 +97,8 @@ def _with_replicas(step: PredictedStep, schedule: Schedule) -> Schedule:
     """Return the schedule with replicas in its profile, or ``schedule`` itself if there is a single
     replica.
 
-    The exposed share of averaging is chosen such that an iteration takes as long as the predicted
-    step without the optimizer.
+    The factor ``exposed``, by which the times of averaging are scaled, is chosen such that an
+    iteration takes as long as the predicted step without the optimizer.
     """
     if step.setup.run.dp == 1:
         return schedule
@@ -122,8 +122,10 @@ def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:
 
 
 def _lines(table: str, run: TrainingRun) -> list[str]:
-    """Return the lines of ``table`` in ``systems.json`` that apply to ``run``: those with at least
-    one property that the run has."""
+    """Return the lines of ``table`` in ``systems.json`` that apply to ``run``.
+
+    A line applies if ``run`` has at least one of the properties that the table lists for it.
+    """
     fsdp, sharded = run.sharding is Sharding.FSDP, run.sharding is not Sharding.NONE
     again, divided = run.recompute, sharded or run.ep > 1
     inner = [f"{key} {getattr(run, key)}" for key in ("tp", "cp", "ep") if getattr(run, key) > 1]

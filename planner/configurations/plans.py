@@ -58,8 +58,8 @@ RUN_KEYS = (
 class PlannedConfiguration(Prediction):
     """A configuration with its best schedule, and the prediction of its step.
 
-    ``found``: the result of its evaluation. ``device_gib``: memory of a device, in GiB.
-    ``same_step``: number of other configurations with exactly the same step time, which the table
+    ``found``: the result of the configuration's evaluation. ``device_gib``: memory of a device, in
+    GiB. ``same_step``: number of other configurations with an equal step time, which the table
     omits.
     """
 
@@ -78,8 +78,11 @@ class PlannedConfiguration(Prediction):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The best schedule. Its memory limits are what the devices have left for activations; its
-        report has a lower bound on the makespan."""
+        """The best schedule, with memory limits and a lower bound on the makespan.
+
+        The limits are what the devices have left for activations; the bound is in the schedule's
+        report.
+        """
         return certified(self.step)
 
     @property
@@ -93,8 +96,12 @@ class PlannedConfiguration(Prediction):
         return self.step.parts
 
     def slower_than(self, best: PlannedConfiguration) -> str | None:
-        """Return, in words, which part of the step time exceeds that of the best plan by the most,
-        and by how much the other parts together differ; None if this is the best plan."""
+        """Return, in words, why the step takes longer than that of the ``best`` plan.
+
+        The words name the part of the step time that exceeds the best plan's by the most, and by
+        how much the other parts differ in total, unless that is less than 0.5 ms. None if this is
+        the best plan.
+        """
         if self is best:
             return None
         more = {key: self.parts.get(key, 0.0) - best.parts.get(key, 0.0) for key in PARTS}
@@ -103,7 +110,7 @@ class PlannedConfiguration(Prediction):
         return f"{key} {more[key]:+.0f} ms" + f", all else {others:+.0f} ms" * (abs(others) >= 0.5)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of this configuration, one of those that ``plan --json`` lists."""
+        """Return the JSON object that ``plan --json`` prints for this configuration."""
         own = self.found.configuration
         return {
             "name": self.name,
@@ -124,8 +131,8 @@ class PlannedConfiguration(Prediction):
 class Plan:
     """The result of ``plan``: the best configurations of a model on a number of GPUs.
 
-    ``space``: the configurations from which they were chosen. ``ranking``: the result of the
-    search.
+    ``space``: the configurations from which they were chosen. ``ranking``: the result of the search
+    of this space.
     """
 
     space: Space
@@ -135,8 +142,8 @@ class Plan:
     def plans(self) -> tuple[PlannedConfiguration, ...]:
         """The best plans, sorted by step time, at most :data:`SHOWN`.
 
-        Of all simulated configurations with the same parallel degrees, only the best is listed; of
-        listed ones with equal step times, only the first.
+        Among simulated configurations with the same parallel degrees, only the best is listed, and
+        among listed ones with equal step times, only the first.
         """
         seen = dict[tuple[object, ...], Evaluated]()
         for each in self.ranking.evaluated:
@@ -159,8 +166,8 @@ class Plan:
 
     @property
     def lower_bound(self) -> float:
-        """Lower bound on the step time of every configuration in the space, in milliseconds, by the
-        model of ``predict``."""
+        """Lower bound on the step time of every configuration in the space, in milliseconds, under
+        the cost model of ``predict``."""
         return self.ranking.lower_bound
 
     @property
@@ -171,7 +178,8 @@ class Plan:
 
     @property
     def stopped(self) -> bool:
-        """Whether the search ended, by its limit or by the caller, before it was complete."""
+        """Whether the search ended before it was complete, at its limit or because the caller asked
+        it to."""
         return self.ranking.stopped
 
     def to_dict(self) -> dict[str, Any]:
@@ -196,8 +204,8 @@ class Plan:
     def write(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
         """Write ``plan.json``, and the files that are needed to run the best plan, into ``folder``.
 
-        Returns notes on what other systems do differently or cannot run. Raises InputError if the
-        files cannot be written.
+        Returns notes on what other training systems do differently or cannot run. Raises InputError
+        if the files cannot be written.
         """
         path = made(folder)
         notes = write_files(path, self.best.step, self.best.schedule)
@@ -263,8 +271,10 @@ class Plan:
         return "\n".join([table(header, rows), *shown])
 
     def _short(self) -> Iterator[str]:
-        """Yield a line on the configuration that exceeds the memory by the least; nothing if there
-        is none."""
+        """Yield a line on the configuration that exceeds the device memory by the least.
+
+        Yields nothing if no configuration exceeds it.
+        """
         if self.ranking.too_large:
             size, name = self.ranking.too_large[0]
             short = size - self.space.cluster.gpu.memory_gib
@@ -277,10 +287,10 @@ def _alike(others: int) -> str:
 
 
 def best_plan(request: PlanRequest) -> Plan:
-    """Return the best configurations on ``request.gpus`` GPUs: the result of :func:`pipeloom.plan`
-    without ``scale``.
+    """Return the best configurations on ``request.gpus`` GPUs.
 
-    Raises InputError for invalid input, and InfeasibleError if no plan was found.
+    This is what :func:`pipeloom.plan` returns without ``scale``. Raises InputError for invalid
+    input, and InfeasibleError if no plan was found.
     """
     options, tell = request.search(TIME_LIMIT).options, request.progress or unheard
     cluster = cluster_of(request.cluster, request.gpu)
@@ -297,8 +307,11 @@ def best_plan(request: PlanRequest) -> Plan:
 
 
 def _nothing(space: Space, ranking: Ranking, *, interrupted: bool) -> str:
-    """Return the error message if no plan was found; it names the configuration that needs the
-    least memory."""
+    """Return the error message for a search that found no plan.
+
+    It names the configuration that needs the least memory. ``interrupted``: whether the caller
+    ended the search.
+    """
     device, words = space.cluster.gpu, "nothing fits"
     if interrupted:
         words = "interrupted before a plan that fits was found"

@@ -29,10 +29,10 @@ from .space import Space
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """The best plan on ``gpus`` GPUs.
+    """The best plan on ``gpus`` GPUs, or the reason why there is none.
 
     ``plan``: the JSON object of the plan, as ``plan --json`` lists it; None if there is no plan.
-    ``why_not``: the reason why there is none.
+    ``why_not``: the reason why there is no plan; None if there is one.
     """
 
     gpus: int
@@ -52,7 +52,8 @@ class ScalePoint:
         return self.plan["parts_ms"] if self.plan else {}
 
     def bar(self) -> ScaleBar:
-        """Return the bar of the picture: the time per token, split into the parts of the step."""
+        """Return this plan's bar in the picture: the time per token, split into the parts of the
+        step."""
         total = sum(self.parts.values())
         shares = {key: 1e6 / self.tokens * part / total for key, part in self.parts.items()}
         return ScaleBar(self.gpus, self.tokens, shares)
@@ -60,7 +61,7 @@ class ScalePoint:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The result of a scaling study.
+    """The result of a scaling study: the best plans on several numbers of GPUs.
 
     ``scaling``: ``weak`` if the global batch grows with the number of GPUs, ``strong`` if it is
     constant. ``points``: one per number of GPUs, in ascending order.
@@ -77,8 +78,8 @@ class Scaling:
         return [point for point in self.points if point.plan is not None]
 
     def efficiency(self, point: ScalePoint) -> float | None:
-        """Return the tokens per second and GPU of ``point``, divided by those of the smallest
-        number of GPUs that has a plan; None if ``point`` has no plan."""
+        """Return the tokens per second and GPU of ``point``, divided by those of the planned point
+        with the fewest GPUs. None if ``point`` has no plan."""
         return point.tokens / self.planned[0].tokens if point.plan else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,10 +105,10 @@ class Scaling:
         return scaling_svg(title, [point.bar() for point in self.points])
 
     def write(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
-        """Write ``scaling.json`` and ``scaling.svg`` into ``folder``. Raises InputError if that
-        fails.
+        """Write ``scaling.json`` and ``scaling.svg`` into ``folder``.
 
-        Returns an empty tuple of notes, for uniformity with :meth:`.plans.Plan.write`.
+        Raises InputError if that fails. Returns an empty tuple, because :meth:`.plans.Plan.write`
+        returns a tuple of notes.
         """
         path = made(folder)
         write_json(self.to_dict(), str(path / "scaling.json"))
@@ -142,7 +143,7 @@ def scaled(request: PlanRequest) -> Scaling:
     """Return the best plan for each number of GPUs in ``request.scale``.
 
     If the caller stops the search, the numbers of GPUs without a result are left out. Raises
-    InputError for invalid input, and InfeasibleError if no number of GPUs has a plan.
+    InputError for invalid input, and InfeasibleError if none of the numbers of GPUs has a plan.
     """
     if request.gpus is not None:
         raise InputError("gpus: expected none with scale, which has several")
@@ -171,8 +172,9 @@ def scaled(request: PlanRequest) -> Scaling:
 def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
     """Return the global batch for each number of GPUs, in ascending order of GPUs.
 
-    ``batch``: the global batch on the smallest number of GPUs. ``scaling``: ``weak`` or ``strong``.
-    Raises InputError if a number of GPUs is invalid, or if a batch would not be a whole number.
+    ``batch``: the global batch on the smallest number of GPUs. ``scaling``: ``weak`` if the batch
+    grows with the number of GPUs, ``strong`` if it is constant. Raises InputError if a number of
+    GPUs is invalid, or if a batch would not be a whole number.
     """
     numbers = sorted(set(gpus))
     for number in numbers:
@@ -189,7 +191,10 @@ def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
 
 
 def _point(job: PlanRequest, should_stop: StoppingCriterion = stop_asked) -> ScalePoint:
-    """Return the best plan for one number of GPUs, or the reason why there is none."""
+    """Return the best plan for the number of GPUs of ``job``, or the reason why there is none.
+
+    ``should_stop``: asked during the search whether to stop it.
+    """
     gpus, batch = job.gpus or 0, job.global_batch or 0
     try:
         found = best_plan(replace(job, should_stop=should_stop)).best

@@ -1,14 +1,14 @@
 """The space of configurations of a model on a number of GPUs: which settings of a training run (its
 *keys*) are chosen, and which are fixed.
 
-Chosen are the keys of :data:`AXES`, the sharding of states, the number of stages per rank and their
-placement, the cut of layers into stages, and whether B and W are one op. Keys that the user gives
-are fixed.
+The chosen keys are those of :data:`AXES`, the sharding of states, the number of stages per rank and
+their placement, the cut of layers into stages, and whether B and W are one op. Keys that the user
+gives are fixed.
 
-Options that cannot win by the model of ``predict`` are omitted: no sharding, as ``zero1`` sends and
-holds no more; and more stages per rank than are needed for the same number of layers in the largest
-stage. ``zero2`` is omitted too, as predictions do not include its reduce-scatter after each
-microbatch.
+Two options are omitted because they cannot be the best under the cost model of ``predict``: no
+sharding, as ``zero1`` sends and holds no more; and more stages per rank than are needed for the
+same number of layers in the largest stage. ``zero2`` is omitted too, as predictions do not include
+its reduce-scatter after each microbatch.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ FIXED = (*(key for key in AXES if key != "sequence_parallel"), "vp", "sharding",
 
 @dataclass(frozen=True)
 class Space:
-    """The configurations that result from the training run ``base`` if all keys that are not fixed
-    take all combinations of their values.
+    """A space of configurations: all combinations of values for the settings that are to be chosen.
 
-    ``request``: the arguments of ``plan``. ``fixed``: the keys that the user gave, with validated
-    values. ``headroom``: GiB that plans leave free on each device, already subtracted from
-    ``cluster``'s memory.
+    ``base``: a training run with the settings that all configurations share. ``fixed``: the values,
+    already validated, of those keys of :data:`FIXED` that the user gave; the other keys of
+    :data:`FIXED` are chosen. ``request``: the arguments of ``plan``. ``headroom``: GiB that plans
+    leave free on each device, already subtracted from the memory in ``cluster``.
     """
 
     request: PlanRequest
@@ -94,8 +94,10 @@ class Space:
 
     @classmethod
     def of(cls, request: PlanRequest, model: Model, cluster: Cluster) -> Self:
-        """Return the space for a request. Raises InputError, with one line per fault, if the
-        request is invalid or its space is empty."""
+        """Return the space for a request.
+
+        Raises InputError, with one line per fault, if the request is invalid or its space is empty.
+        """
         refuse(PLAN, **vars(request))
         words = words_of(usual(model) | request.given)
         lacking = [key for key in ("gpus", "global_batch") if not words.has(key)]
@@ -126,31 +128,32 @@ class Space:
 
     @property
     def device_gib(self) -> float:
-        """The memory of a device, including headroom, in GiB."""
+        """The memory of a device in GiB, including the headroom that plans leave free."""
         return self.cluster.gpu.memory_gib + self.headroom
 
     @property
     def activations(self) -> bool:
-        """Whether configurations may send activations between stages, or have no pipeline."""
+        """Whether configurations that send activations between stages, or have no pipeline, are
+        allowed; otherwise all pass weights."""
         return self.request.passing != Passing.WEIGHTS.value
 
     @property
     def weights(self) -> bool:
-        """Whether pipelines may pass weights instead of activations."""
+        """Whether configurations that pass weights instead of activations are allowed."""
         return self.request.passing != Passing.ACTIVATIONS.value
 
     def degrees(self) -> Iterator[TrainingRun]:
         """Yield the valid runs with all combinations of the keys of :data:`AXES`, each with one
         stage per rank and without sharding.
 
-        If only weights may be passed, runs for which this is impossible are left out.
+        If only passing weights is allowed, runs that cannot pass weights are left out.
         """
         for run in self._along(tuple(AXES), self.base):
             if self._valid(run) and (self.activations or passes_weights(run)):
                 yield run
 
     def _along(self, keys: tuple[str, ...], run: TrainingRun) -> Iterator[TrainingRun]:
-        """Yield ``run`` with all combinations of values for ``keys``."""
+        """Yield ``run`` with each combination of the values to try for ``keys``."""
         if not keys:
             yield run
             return
@@ -166,8 +169,8 @@ class Space:
     def configurations(self, run: TrainingRun, cut: Cut) -> Iterator[Configuration]:
         """Yield the configurations for ``run``, one of the runs of :meth:`degrees`.
 
-        ``cut``: called for each placement; returns a cut into stages of about equal work, which is
-        tried in addition to the one with equal numbers of layers.
+        ``cut``: a function that returns a cut into stages of about equal work for a placement. This
+        cut is tried in addition to the one with equal numbers of layers.
         """
         for sharding in self.shardings(run):
             own = replace(run, sharding=sharding)
@@ -178,8 +181,10 @@ class Space:
                 yield from self._passing_weights(own)
 
     def shardings(self, run: TrainingRun) -> tuple[Sharding, ...]:
-        """Return the kinds of sharding of states over replicas to try for ``run``; only ``none`` if
-        there is a single replica."""
+        """Return the kinds of sharding of states over replicas to try for ``run``.
+
+        There is only ``none`` if the run has a single replica.
+        """
         if run.dense_replicas == 1:
             return (Sharding.NONE,)
         return tuple(self._options("sharding", (Sharding.ZERO1, Sharding.FSDP)))
@@ -188,7 +193,8 @@ class Space:
         """Yield ``given`` with each number of stages per rank, each placement and each cut.
 
         The cuts are: equal numbers of layers, and what ``cut`` returns, which compensates for the
-        work of embedding and head. A cut that the user gave replaces both.
+        work of embedding and head. A cut that the user gave replaces both. Invalid runs are left
+        out.
         """
         for vp in self._options("vp", chunks(given.layers, given.pp)):
             placed = families_of(vp)
@@ -205,11 +211,11 @@ class Space:
                 yield from filter(self._valid, own)
 
     def _scheduled(self, run: TrainingRun) -> Iterator[Configuration]:
-        """Yield the configuration of ``run`` with B and W as one op, and the one with B and W as
-        separate ops.
+        """Yield the configuration of ``run`` with B and W as one op and, if it has a pipeline, also
+        the one with B and W as separate ops.
 
-        If the user gave a family, yields only its configuration, and nothing if the family has
-        another placement.
+        If the user gave a family, only the family's configuration is yielded, and nothing if the
+        family has another placement than ``run``.
         """
         piped, made = run.pp > 1, Configuration(run, False, ())
         if self.family is not None:
@@ -223,10 +229,11 @@ class Space:
             yield replace(made, splits=split, families=families[split])
 
     def _passing_weights(self, run: TrainingRun) -> Iterator[Configuration]:
-        """Yield the configuration of ``run`` that passes weights, if it is valid.
+        """Yield the configuration of ``run`` that passes weights, if it is valid; otherwise
+        nothing.
 
-        It has one stage per rank. If layers do not divide evenly, the last stages are larger, since
-        a step begins and ends with the first.
+        It has one stage per rank. If layers do not divide evenly, the last stages are larger than
+        the first ones, because a step begins and ends with the first stage.
         """
         counts = self.fixed.get("layers_per_stage", run.layers_by_stage[::-1])
         own = replace(run, layers_per_stage=None if counts == run.layers_by_stage else counts)
@@ -236,7 +243,7 @@ class Space:
     def _check(self) -> None:
         """Raise InputError if the space is empty.
 
-        The message has the faults that all combinations of keys share, or, if there is none, the
+        The message lists the faults that all combinations of keys share or, if there are none, the
         keys that the user fixed.
         """
         even: Cut = lambda run: run.layers_by_stage  # noqa: E731
@@ -261,14 +268,15 @@ class Space:
 
 
 def in_words(value: Any) -> str:
-    """Return a value of a run's key in command-line syntax, such as ``12,14`` for a tuple."""
+    """Return the value of a setting in command-line syntax, such as ``12,14`` for a tuple."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _headroom(given: float | str | None, cluster: Cluster) -> float:
     """Return the memory that plans leave free on each device, in GiB.
 
-    Raises InputError if ``given`` is not a size, or not less than the memory of a device.
+    ``given``: the size that the user gave; None or ``none`` means 0. Raises InputError if it is not
+    a size, or not less than the memory of a device.
     """
     size = (memory_limit_of(given, name="headroom") or 0.0) / GIB
     if size == inf:  # the word "none"
@@ -284,8 +292,9 @@ def _headroom(given: float | str | None, cluster: Cluster) -> float:
 def chunks(layers: int, ranks: int) -> tuple[int, ...]:
     """Return the numbers of stages per rank to try, in ascending order.
 
-    Of several numbers for which the largest stage has equally many layers, only the smallest is
-    tried.
+    ``layers``, ``ranks``: the numbers of layers and of ranks. If the largest stage has the same
+    number of layers with several numbers of stages per rank, only the smallest of these is tried.
+    With a single rank, only one stage is tried.
     """
     if ranks == 1:
         return (1,)

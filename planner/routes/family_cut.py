@@ -57,12 +57,13 @@ def best_family_cut(
     work: WorkLimit,
     beat: float = math.inf,
 ) -> Result:
-    """Return the family's schedule with the best cut into ``stages`` stages that was found before
-    ``stop`` returned true, and a lower bound on the family's cost over all cuts.
+    """Return the family's schedule with the best cut into ``stages`` stages that was found, and a
+    lower bound on the family's cost over all cuts.
 
-    ``work`` counts the simulated ops. The search is skipped if the lower bound is not below
-    ``beat``, the cost of a known schedule, or if there is such a schedule and no time is left. If
-    there is no schedule, the result has the reason.
+    ``stop``: the search ends when this returns true. ``work``: counts the simulated ops. ``beat``:
+    the cost of a schedule that is already known, or infinity. The search is skipped if the lower
+    bound is not below ``beat``, or if there is such a schedule and no time is left. If there is no
+    schedule, the result has the reason.
     """
     cutter, family = Cutter(layers, stages, terms.rules), find_family(name)
     even = cutter.even()
@@ -91,7 +92,7 @@ def _why_not_searched(bound: float, beat: float, stop: StoppingCriterion) -> str
 
 @dataclass
 class _FamilyCuts:
-    """The search over cuts for a family's order of ops, which is that of ``schedule``. Results are
+    """A search over cuts for a family, all with the order of ops of ``schedule``. Schedules are
     cached."""
 
     schedule: Schedule
@@ -101,8 +102,10 @@ class _FamilyCuts:
     _timed: dict[Cut, Schedule | None] = field(default_factory=dict)
 
     def plan(self, name: str, bound: float) -> Result:
-        """Return the schedule with the best cut found, or the reason why there is none. ``bound``:
-        the lower bound over all cuts."""
+        """Return a result with the best cut's schedule, or with the reason why there is none.
+
+        ``name``: the family's name. ``bound``: the lower bound over all cuts.
+        """
         best, complete = self.best()
         found, cost = self.timed(best), self.cost(best)
         if found is not None:
@@ -112,7 +115,10 @@ class _FamilyCuts:
         return Result(name, lower_bound=bound, why_not="no cut that was looked at fits in memory")
 
     def best(self) -> tuple[Cut, bool]:
-        """Return the cheapest cut found, and whether it is proven optimal."""
+        """Return the cheapest cut found, and whether it is proven that no cut is cheaper.
+
+        If it is not proven, the search was stopped, or too many cuts might be cheaper.
+        """
         best = self._climb()
         if self.stop():
             return best, False
@@ -134,7 +140,7 @@ class _FamilyCuts:
         return best
 
     def _until_stop(self, cuts: Iterable[Cut]) -> Sequence[Cut]:
-        """Simulate ``cuts`` one after the other until the search is stopped. Returns those that
+        """Simulate ``cuts`` one after the other until the search is stopped. Return the cuts that
         were simulated."""
         found = []
         for cut in takewhile(lambda _: not self.stop(), cuts):
@@ -162,13 +168,13 @@ class _FamilyCuts:
 
 
 def bound_from(given: Profile | LayeredProfile, chunks: int, microbatches: int) -> float:
-    """Return a lower bound on the cost of schedules with ``chunks`` or more stages per rank, where
-    stage s is on rank s mod P.
+    """Return a lower bound on the cost of all schedules with ``chunks`` or more stages per rank,
+    where stage s is on rank s mod P.
 
     Proof. With K P stages, the busiest rank has at least the average work, and a microbatch crosses
     K P - 1 boundaries in each direction. More stages per rank divide the same work and add
-    boundaries, so that the bound for K also holds for every larger number. It holds for every order
-    of ops, as in :mod:`pipeloom.solver.partition.cut_bounds`.
+    boundaries, so that the bound for K is also valid for every larger number. It is valid for every
+    order of ops, as in :mod:`pipeloom.solver.partition.cut_bounds`.
     """
     if isinstance(given, Profile):
         parts, cluster = given.stages, given
@@ -181,16 +187,21 @@ def bound_from(given: Profile | LayeredProfile, chunks: int, microbatches: int) 
 
 
 def _least(part: StageProfile) -> StageProfile:
-    """Return the stage or layer with lower bounds on its times, which also hold if B and W are one
-    op or if F and BW overlap."""
+    """Return the stage or layer with lower bounds in place of its times.
+
+    They are also valid if B and W are one op, or if F and BW overlap.
+    """
     fused = min(part.fused, part.t_b + part.t_w)
     t_b = min(part.t_b, fused)
     return least_times_of(replace(part, t_b=t_b, t_w=fused - t_b, t_bw=None))
 
 
 def _delays(parts: Sequence[StageProfile], cluster: Profile, chunks: int) -> float:
-    """Return a lower bound on the total delay of the messages of one microbatch, over all
-    boundaries between stages and in both directions."""
+    """Return a lower bound on the total delay of one microbatch's messages, over all boundaries
+    between stages and in both directions.
+
+    ``parts``: the stages or layers. ``chunks``: the number of stages per rank.
+    """
     least = np.min([cluster.delays(size) for size in {p.activation_bytes for p in parts}], axis=0)
     owners = np.arange(chunks * cluster.ranks) % cluster.ranks
     there, back = least[owners[:-1], owners[1:]], least[owners[1:], owners[:-1]]

@@ -35,8 +35,8 @@ def best_of_cuts(
 ) -> Result:
     """Return the best schedule over cuts of the profile's layers and over placements.
 
-    ``placement``: the requested placement, which may be ``auto``. ``way``: how the cut is chosen,
-    together with the schedule or before it. Raises NothingFits if no cut fits in memory, and
+    ``placement``: the requested placement, or ``auto`` for all of them. ``way``: whether the cut is
+    chosen together with the schedule or before it. Raises NothingFits if no cut fits in memory, and
     InputError if the layers cannot be cut for the placement.
     """
     begin, asked, microbatches = monotonic(), search.options, terms.microbatches
@@ -78,11 +78,11 @@ def best_of_cuts(
 
 
 def _beginning(search: Search) -> Callable[[Problem, str, float, Order | None], Schedule]:
-    """Return a function that runs the optimizer for one cut, given its problem, its name, its share
-    of the time or work, and an initial order of ops or None.
+    """Return a function that runs the optimizer for one cut.
 
-    Each call uses a different seed: a repeated search with the same seed and order finds nothing
-    new.
+    Its arguments are the cut's problem, its name, its share of the time or work, and an initial
+    order of ops or None. Each call uses a different seed, because a second search with the same
+    seed and order would find nothing new.
     """
     seeds = count(search.options.seed)
 
@@ -100,8 +100,13 @@ def _refusal(
     candidates: tuple[Candidate, ...],
     facts: dict[str, Any],
 ) -> Exception:
-    """Return the error for no result: NothingFits if no cut fits in memory, or else
-    UnsupportedError with the reason why the layers cannot be cut for each placement."""
+    """Return the error for a search without a result.
+
+    It is NothingFits if no cut fits in memory, or else UnsupportedError with the reason, for each
+    placement, why the layers cannot be cut for it. ``where``: the profile's name in messages.
+    ``candidates``, ``facts``: what NothingFits reports in addition, for the table of placements and
+    for JSON output.
+    """
     least, lines = found.smallest, [f"{name}: {why}" for name, why in found.why_not.items()]
     if least is not None:
         wants = {"smallest": least.limit, "rank": least.rank, "device": least.device}
@@ -133,8 +138,10 @@ def _facts(found: Partitioned, way: str, best: Schedule | None) -> dict[str, Any
 
 
 def _placements(spec: PlacementSpec, profile: LayeredProfile, terms: Terms) -> Sequence[Placement]:
-    """Return the requested placement as the only item of a list, or all placements that ``auto``
-    tries. Raises InputError if the placement is impossible."""
+    """Return a list of the placements to try: the requested one, or all that ``auto`` tries.
+
+    Raises InputError if the requested placement is impossible.
+    """
     nothing = StageProfile(0.0, 0.0, 0.0, 0.0, 0.0)
     one_each = replace(profile.cluster, stages=(nothing,) * profile.ranks)
     if spec.name == AUTO:
@@ -152,7 +159,8 @@ def _placements(spec: PlacementSpec, profile: LayeredProfile, terms: Terms) -> S
 
 
 def stages_of(problem: Problem) -> list[dict[str, Any]]:
-    """Return an object per stage for JSON output: its number, rank, layers and modules."""
+    """Return a JSON object for each stage: its number, its rank, and the names of its layers and
+    modules."""
     return [
         {
             "stage": number,
@@ -167,8 +175,8 @@ def stages_of(problem: Problem) -> list[dict[str, Any]]:
 
 
 def _words(best: Schedule, candidates: Sequence[Candidate], found: Partitioned) -> str:
-    """Return the text below the facts of a result: the table of stages, the table of placements if
-    there are several, and the gap over all cuts."""
+    """Return the text that is printed below a result: the table of stages, the table of placements
+    if there are several, and the gap over all cuts."""
     several = len(candidates) > 1
     parts = [stages_table(best)]
     parts += ["", candidates_table("placement", candidates)] if several else []
@@ -178,7 +186,7 @@ def _words(best: Schedule, candidates: Sequence[Candidate], found: Partitioned) 
 
 
 def stages_table(schedule: Schedule) -> str:
-    """Return a table of the stages with rank, time of a microbatch, memory and layers."""
+    """Return a table of the stages: rank, time per microbatch, memory and layers."""
     rows: list[list[Cell]] = []
     owners, stages = schedule.problem.placement.owners, schedule.problem.profile.stages
     for number, (rank, stage) in enumerate(zip(owners, stages, strict=True)):
@@ -189,8 +197,8 @@ def stages_table(schedule: Schedule) -> str:
 
 
 def _names(stage: StageProfile) -> str:
-    """Return the names of a stage's layers. Of consecutive blocks, only the first and the last are
-    named."""
+    """Return the names of a stage's layers, separated by commas. Consecutive blocks are given as
+    ``first to last``."""
     layers, words = stage.layers, []
     block = [layer.kind is LayerKind.BLOCK for layer in layers]
     edges = [

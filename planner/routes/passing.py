@@ -38,12 +38,13 @@ spent on the placement with consecutive stages on each rank, unless that was cho
 def best_of_schemes(
     profile: Profile, terms: Terms, search: Search, *, placed: bool, copies: int | None
 ) -> Result:
-    """Return the result of the scheme with the shortest step: its schedule, and in words why the
-    scheme was chosen.
+    """Return the best schedule of the scheme with the shortest step, and in words why this scheme
+    was chosen.
 
-    ``placed``: also choose the placement of stages, with at most ``copies`` copies of the weights,
-    as ``--passing activations`` does. Raises NothingFits, and InputError if the profile lacks links
-    or sizes of messages.
+    ``placed``: whether the placement of stages is chosen as well, as ``--passing activations``
+    does; otherwise consecutive stages are on each rank. ``copies``: the maximum number of copies of
+    the weights in such placements; None means 2 if it can be checked that two fit, else 1. Raises
+    NothingFits, and InputError if the profile lacks links or sizes of messages.
     """
     if (lacking := missing_sizes(profile)) and profile.ranks > 1:
         raise InputError(
@@ -71,22 +72,26 @@ def best_of_schemes(
 
 
 def missing_sizes(profile: Profile) -> list[str]:
-    """Return the keys that ``profile`` lacks although the times of messages depend on them."""
+    """Return the keys that the times of messages depend on and that ``profile`` lacks."""
     sizes = ("activation_bytes", "weight_bytes")
     lacking = [key for key in sizes if any(getattr(s, key) is None for s in profile.stages)]
     return (["links"] if profile.links is None else []) + lacking
 
 
 def tell_missing(profile: Profile, lacking: Sequence[str], search: Search, where: str) -> None:
-    """Report, as a note, the keys in ``lacking`` and what is assumed without them. Nothing is
-    reported for a single rank."""
+    """Send a note to the listener of ``search`` on keys that the profile lacks, and on what is
+    assumed instead.
+
+    ``lacking``: the keys. ``where``: the profile's name in messages. There is no note if
+    ``lacking`` is empty or the profile has a single rank.
+    """
     if lacking and profile.ranks > 1:
         search.progress(Note(f"note: {where}: no {', '.join(lacking)}: {_assumed(profile)}"))
 
 
 def _assumed(profile: Profile) -> str:
-    """Return, in words, what is assumed about messages if the profile lacks their sizes or
-    links."""
+    """Return, in words, what is assumed about messages, given that the profile lacks their sizes or
+    the links."""
     if profile.t_comm is not None and profile.links is None:
         return "each message counts as t_comm, whatever its size"
     if profile.links is None:
@@ -108,13 +113,14 @@ def compare_schemes(
     placed: bool = False,
     copies: int | None = None,
 ) -> list[Result]:
-    """Return one result per scheme: of its schedules that fit within memory limit and device
-    memory, the one with the shortest step.
+    """Return one result per scheme: the schedule with the shortest step among those that fit within
+    the memory limit and device memory.
 
-    The results are sorted by step time. Schemes of which no schedule fits come last, each with the
+    The results are sorted by step time. Schemes for which no schedule fits come last, each with the
     reason. For each scheme, published and constructed schedules are tried, then the optimizer's; if
-    ``placed``, also the best placement of stages, with at most ``copies`` copies of the weights.
-    After the search has been stopped, only one constructed schedule per scheme is tried.
+    ``placed``, the optimizer also chooses the placement of stages, with at most ``copies`` copies
+    of the weights. If the search has been stopped, only one constructed schedule per scheme is
+    tried.
     """
     posed, rows = schemes(profile, terms), list[Result]()
     whole = sum(SHARES.get(scheme.name, 0.0) for scheme in posed)
@@ -139,8 +145,10 @@ def compare_schemes(
 
 
 def certified(schedule: Schedule) -> Schedule:
-    """Return ``schedule`` with a lower bound, for all schedules with its placement, added to its
-    report if the report has none."""
+    """Return ``schedule`` with a lower bound in its report.
+
+    If the report has none yet, a bound for all schedules with the same placement is added.
+    """
     report, timing, problem = schedule.known_report, schedule.known_timing, schedule.problem
     if report.lower_bound is not None:
         return schedule
@@ -154,8 +162,10 @@ def certified(schedule: Schedule) -> Schedule:
 def _evaluated(
     scheme: str, schedules: Iterable[Schedule], should_stop: StoppingCriterion = NEVER
 ) -> list[Result]:
-    """Return ``schedules`` as results of the scheme: those generated before ``should_stop`` returns
-    true, but at least one."""
+    """Return ``schedules`` as results of the scheme ``scheme``.
+
+    They are generated until ``should_stop`` returns true; at least one is generated.
+    """
     found: list[Result] = []
     for schedule in schedules:
         name = schedule.report.family if schedule.report else scheme
@@ -180,9 +190,10 @@ def _searched(
 ) -> list[Result]:
     """Return the optimizer's schedules for a scheme.
 
-    ``built``: the scheme's constructed schedules. If the profile has device memory, activations are
-    limited to what is left of it by the constructed schedule that leaves the most. ``place``: the
-    search over placements; None if the placement is not to be chosen.
+    ``built``: the scheme's constructed schedules. If the profile gives device memory, each rank's
+    activations are limited to the memory that one of these schedules leaves for them: the one that
+    leaves the most on its fullest rank. ``place``: the search over placements; None if the
+    placement is not to be chosen.
     """
     problem = scheme.problem
     room, found = problem.memory_limit, list[Result]()
@@ -209,10 +220,10 @@ def _searched(
 
 
 def _row(scheme: str, candidates: Sequence[Result], refusal: str | None) -> Result:
-    """Return the candidate with the shortest step of those that fit, or, if none fits, the one that
-    exceeds the memory by the least, with the reason why it does not fit.
+    """Return the candidate with the shortest step of those that fit.
 
-    ``refusal``: the reason if there is no candidate at all.
+    If none fits, return the one that exceeds the memory by the least, with the reason why it does
+    not fit. ``refusal``: the reason to give if there is no candidate at all.
     """
     steps = [(_rounded(one), one) for one in candidates if one.excess() is None]
     if steps:
@@ -227,7 +238,7 @@ def _row(scheme: str, candidates: Sequence[Result], refusal: str | None) -> Resu
 
 
 def _order(row: Result) -> tuple[bool, float, float]:
-    """Return a sort key: results that fit come first, sorted by step time and then by device
+    """Return a sort key of results: those that fit come first, sorted by step time, then by device
     memory."""
     if row.planned is None:
         return row.why_not is not None, float("inf"), 0.0
@@ -235,6 +246,5 @@ def _order(row: Result) -> tuple[bool, float, float]:
 
 
 def _rounded(row: Result) -> float:
-    """Return the step time rounded to 9 digits, so that rounding errors do not decide
-    comparisons."""
+    """Return the step time rounded to 9 digits, so that rounding errors decide no comparison."""
     return float(f"{row.step_time:.9g}")

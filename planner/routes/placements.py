@@ -46,9 +46,9 @@ def one_placement(
 ) -> Result:
     """Return the best schedule found for one placement.
 
-    ``spec``: the placement. ``passing``: ``activations``, or ``weights``. ``start``: a schedule
-    whose order of ops is the initial one. Raises InputError if the profile or ``start`` does not
-    match the placement.
+    ``spec``: the placement. ``passing``: ``activations`` or ``weights``, what ranks send each
+    other. ``start``: a schedule whose order of ops is the initial one; None means no initial order.
+    Raises InputError if the profile or ``start`` does not match the placement.
     """
     problem = make_problem(stages, terms, spec, passing)
     order = None if start is None else order_of(start, problem)
@@ -62,10 +62,11 @@ def one_placement(
 def best_of_placements(
     profile: Profile, terms: Terms, search: Search, copies: int | None
 ) -> Result:
-    """Return the best schedule over all placements, with at most ``copies`` copies of the weights.
+    """Return the best schedule over all placements.
 
-    The placements share the time limit of ``search``, whereas a work limit applies to each. Raises
-    NothingFits, and InputError if the profile has fewer stages than ranks.
+    ``copies``: the maximum number of copies of the weights; None means 2 if it can be checked that
+    two fit, else 1. A time limit of ``search`` is shared by the placements, whereas a work limit
+    applies to each. Raises NothingFits, and InputError if the profile has fewer stages than ranks.
     """
     if profile.num_stages < profile.ranks:
         raise InputError(
@@ -105,8 +106,11 @@ def best_of_placements(
 def _nothing_fits(
     chosen: SuccessiveHalving, words: str, candidates: tuple[Candidate, ...]
 ) -> NothingFits:
-    """Return the error with the smallest memory limit that would suffice, or, if no limit would,
-    with the reason for each placement."""
+    """Return the error for a search in which no placement fits in memory.
+
+    It gives the smallest memory limit that would suffice for some placement or, if no limit would,
+    the reason for each placement, in the table ``words``.
+    """
     lacking = [(each.lacks, each) for each in chosen.tried if each.lacks]
     if not lacking:
         return NothingFits("no placement fits", words, candidates)
@@ -116,8 +120,12 @@ def _nothing_fits(
 
 
 def assumed_cut(profile: Profile, made: Schedule) -> str | None:
-    """Return, in words, how the stages of ``profile`` were cut for the schedule ``made``, which the
-    model may not allow; None if they were not cut."""
+    """Return, in words, into how many equal pieces each stage was cut, which the model may not
+    allow.
+
+    ``profile``: the profile before the cut. ``made``: the schedule of the cut stages. None if the
+    stages were not cut.
+    """
     pieces = made.problem.profile.num_stages // profile.num_stages
     if pieces == 1:
         return None
@@ -129,8 +137,10 @@ def assumed_cut(profile: Profile, made: Schedule) -> str | None:
 
 
 class PlacementSearch(Solving):
-    """The optimizer for one placement. ``told`` is called with its schedule when the search is
-    complete."""
+    """The optimizer's solve for one placement.
+
+    ``told``: called with the solve's schedule when the search is complete.
+    """
 
     told: Callable[[Schedule], None]
 
@@ -147,8 +157,7 @@ class PlacementSearch(Solving):
 
 
 def _search_at(search: Search, problem: Problem, name: str) -> PlacementSearch:
-    """Return the search for one placement, which reports its progress to the listener of
-    ``search``."""
+    """Return the solve for one placement. It reports its progress to the listener of ``search``."""
 
     def told(schedule: Schedule) -> None:
         ending = "stopped" if search.stopped else "work is done"
@@ -166,8 +175,8 @@ def tried_placements(
 ) -> tuple[Candidate, ...]:
     """Return the placements as candidates, each with the reason why it is not the result.
 
-    ``best``: the result, or None if there is none. ``cuts``: for each cut of layers that was
-    searched, the name of its placement; None for a profile by stages.
+    ``best``: the schedule that is the result, or None if there is none. ``cuts``: for each cut of
+    layers that was searched, the name of its placement; None for a profile by stages.
     """
     cost = math.inf if best is None else iteration_time(best)
     return tuple(_tried(each, best, cost, cuts) for each in tried)
@@ -190,8 +199,11 @@ def _tried(
 
 
 def _little_searched(tried: TriedPlacement, best: float) -> str | None:
-    """Return why the placement was not searched, or was barely searched; None if it was searched
-    enough. ``best``: the cost of the result."""
+    """Return, in words, that a placement was not searched or barely searched; None if it was
+    searched enough.
+
+    ``best``: the cost of the result.
+    """
     beaten = tried.bound is not None and tried.bound >= best * (1 - CLOSED)
     if tried.schedule is None:
         return f"not searched: {'cannot be shorter' if beaten else 'the search ended before'}"

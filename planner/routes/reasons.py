@@ -25,7 +25,10 @@ COLUMNS = (
 
 
 def schemes_table(rows: Sequence[Result], best: Result | None) -> str:
-    """Return a table of the schemes. ``best``: the one that was chosen, or None if none fits."""
+    """Return a table of the results ``rows`` of the schemes.
+
+    ``best``: the result that was chosen, or None if none fits.
+    """
 
     def against(row: Result) -> str:
         if best is None or row.scheme == best.scheme:
@@ -37,8 +40,8 @@ def schemes_table(rows: Sequence[Result], best: Result | None) -> str:
 
 
 def _named(row: Result) -> str:
-    """Return the name of the row's schedule: a family, or ``optimized``, with its placement if this
-    was chosen."""
+    """Return the name of a result's schedule: a family, or ``optimized``, with its placement if the
+    placement was chosen too."""
     name = row.name.removeprefix(f"{row.scheme}, ")
     if row.name != OPTIMIZED or row.passing is Passing.WEIGHTS:
         return name
@@ -46,8 +49,11 @@ def _named(row: Result) -> str:
 
 
 def sentences(rows: Sequence[Result], best: Result | None) -> list[str]:
-    """Return a sentence on the ``best`` scheme and one on each other scheme, or, if ``best`` is
-    None, the reasons why they do not fit."""
+    """Return a sentence on the chosen scheme and one on each other scheme.
+
+    ``rows``: the results of the schemes. ``best``: the chosen one. If it is None, the reasons why
+    the schemes do not fit are returned instead.
+    """
     if best is None:
         return [f"{row.scheme}: {row.why_not}" for row in rows]
     others = [row for row in rows if row.scheme != best.scheme]
@@ -73,8 +79,9 @@ def _not_chosen(row: Result, best: Result) -> str:
 
 
 def limits(row: Result) -> str:
-    """Return, in words, the shares of the step in which the busiest rank computes and the busiest
-    wire is in use, the larger share first."""
+    """Return, in words, two shares of the step: the one in which the busiest rank computes, and the
+    one in which the busiest wire is in use. The larger share comes first; without links, there is
+    only that of the rank."""
     computing = max(float(took.sum()) for took in row.timing.took)
     share = computing / row.step_time if row.step_time > 0 else 0.0
     parts = [(share, f"its busiest rank computes {percent(share)} of it")]
@@ -87,10 +94,11 @@ def limits(row: Result) -> str:
 
 
 def turns(loser: Result, winner: Result) -> str | None:
-    """Return, in words, from or up to which microbatch size ``loser`` has a shorter step than
-    ``winner``: of several such ranges, the one nearest to the profile's size.
+    """Return, in words, for which microbatch sizes ``loser`` has a shorter step than ``winner``:
+    from a certain size, or up to it.
 
-    None if ``loser`` is faster at none of the :data:`SIZES`, or if the profile has no links.
+    If there are several such ranges, the one nearest to the profile's size is returned. None if
+    ``loser`` is faster at none of the :data:`SIZES`, or if the profile has no links.
     """
     if loser.profile.links is None:
         return None
@@ -108,9 +116,12 @@ def turns(loser: Result, winner: Result) -> str | None:
 
 
 def turning_size(holds: Callable[[float], bool], there: float, not_there: float) -> float:
-    """Return the size at which ``holds`` changes between ``there``, for which it is true, and
-    ``not_there``, for which it is false. The size is found by bisection on a logarithmic scale, and
-    ``holds`` is true for it."""
+    """Return the size, between two others, at which a condition changes from true to false.
+
+    ``holds``: the condition. ``there``: a size for which it is true. ``not_there``: a size for
+    which it is false. Bisection on a logarithmic scale gives the size, approximately; the condition
+    is true for the size returned.
+    """
     for _ in range(HALVINGS):
         middle = math.sqrt(there * not_there)
         there, not_there = (middle, not_there) if holds(middle) else (there, middle)

@@ -39,9 +39,9 @@ def planned_as_one(problem: Problem, plan: Plan) -> list[list[Op]]:
     """Return the order of ops of each rank, for a problem in which each rank runs consecutive
     stages.
 
-    The stages of each rank are merged into one stage, and ``plan`` returns an order for the merged
-    stages. If messages take no time, the result has the same makespan as the merged stages, and
-    never holds more memory.
+    The stages of each rank are merged into one stage, and ``plan`` orders the ops of the merged
+    stages. Then each of these ops is replaced by the ops of its parts. If messages take no time,
+    the result has the same makespan as the merged stages, and never holds more memory.
     """
     owners = problem.placement.owners
     groups = [tuple(stages) for _, stages in groupby(range(len(owners)), key=owners.__getitem__)]
@@ -59,9 +59,11 @@ def planned_as_one(problem: Problem, plan: Plan) -> list[list[Op]]:
 
 
 def expanded(row: Iterable[Op], group: tuple[int, ...]) -> list[Op]:
-    """Return the order of ops of a merged stage as ops of its parts, the stages ``group``: each F
-    becomes the F's of these stages in ascending order, each B or W becomes theirs in descending
-    order."""
+    """Return the ops of a merged stage, in order, each replaced by the ops of its parts.
+
+    ``row``: the ops of the merged stage. ``group``: the stages that are its parts. An F becomes the
+    F's of these stages in ascending order, a backward becomes theirs in descending order.
+    """
     return [
         Op(op.kind, stage, op.microbatch)
         for op in row
@@ -75,8 +77,8 @@ InfeasibleError."""
 
 
 def schemes(profile: Profile, terms: Terms) -> list[Scheme]:
-    """Return all schemes that apply to the profile. Passing activations needs a stage for each
-    rank."""
+    """Return all schemes that apply to the profile. Passing activations applies only if there are
+    at least as many stages as ranks."""
     limit = profile.limit_from(terms.memory_limit)
 
     def pose(placement: Placement) -> Problem:
@@ -92,9 +94,9 @@ def schemes(profile: Profile, terms: Terms) -> list[Scheme]:
 def in_a_row(profile: Profile) -> Placement:
     """Return the placement with consecutive stages on each rank, in numbers as equal as possible.
 
-    Stages follow each other along the ring of ranks. The first stage is on rank 0, unless the
-    longest delay of the ring is elsewhere than between the last rank and rank 0; then the stages
-    start behind that link, so that no activation crosses it.
+    Stages follow each other along the ring of ranks. No activation crosses the link of the ring
+    with the longest delay: the first stage is on the rank behind that link. This is rank 0 if the
+    link between the last rank and rank 0 is among the slowest.
     """
     ranks, stages = profile.ranks, profile.num_stages
     delays = profile.delays(profile.stages[0].activation_bytes)
@@ -107,8 +109,7 @@ def in_a_row(profile: Profile) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """The scheme that passes activations, with consecutive stages on each rank, which act as one
-    stage."""
+    """The scheme that passes activations. Each rank runs consecutive stages as if they were one."""
 
     problem: Problem
     name: str = "activations"
@@ -137,8 +138,11 @@ class Activations:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The scheme that passes weights, with microbatches distributed over ranks: weights are sent to
-    each rank when it needs them, or rotate over the ranks as in a published family."""
+    """The scheme that passes weights, with microbatches distributed over ranks.
+
+    Weights are either sent to each rank when it needs them, or rotate over the ranks as in a
+    published family.
+    """
 
     problem: Problem
     name: str = "weights"
@@ -156,15 +160,17 @@ class Weights:
                     yield streamed(self.problem, order, choice)
 
     def optimized(self, solve: Solve, limit: tuple[float, ...]) -> Iterator[Schedule]:
-        """Yield the optimizer's schedule. The optimizer divides device memory between weights and
-        activations itself, so that ``limit`` is not needed."""
+        """Yield the optimizer's schedule. ``limit`` is ignored, because the optimizer divides
+        device memory between weights and activations itself."""
         yield solve(self.problem)
 
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
-    """The scheme ``fsdp``, with and without prefetching of weights. There is nothing to
-    optimize."""
+    """The scheme ``fsdp``: fully sharded data parallelism, with and without prefetching of weights.
+
+    There is nothing to optimize.
+    """
 
     problem: Problem
     name: str = "fsdp"
@@ -187,8 +193,11 @@ rank's activations; it raises InfeasibleError if there is none.
 
 
 def _families(problem: Problem) -> Iterator[Schedule]:
-    """Yield the schedules of the families that pass activations and do not cut the profile's
-    stages."""
+    """Yield the schedule of each family that passes activations and does not cut the profile's
+    stages.
+
+    The schedules may exceed the memory limit.
+    """
     for family in synchronous():
         with suppress(InputError):
             posed = family.problem(problem.profile, problem.microbatches, None, problem.objective)
@@ -204,8 +213,10 @@ def _unlimited(family: Family, problem: Problem) -> Schedule:
 
 
 def _alternating(problem: Problem, backward: OpKind) -> list[list[Op]]:
-    """Return the order of ops of each rank for 1F1B, or, if ``backward`` is B instead of BW, for
-    ZB-H1, which delays each W."""
+    """Return the order of ops of each rank for 1F1B or, if ``backward`` is B, for ZB-H1.
+
+    ``backward``: BW or B. With B, the W's run later than their B's.
+    """
     ranks, count = problem.ranks, problem.microbatches
     found = []
     for i in range(ranks):

@@ -2,7 +2,7 @@
 
 Megatron-LM runs 1F1B, or interleaved 1F1B with K stages per rank, on any layout
 (``--pipeline-model-parallel-layout``). torchtitan runs the classes of torch.distributed.pipelining,
-of which GPipe, 1F1B and Interleaved1F1B have exactly the ops of the families here. From a CSV file
+of which GPipe, 1F1B and Interleaved1F1B run exactly the ops of the families here. From a CSV file
 it runs any order of F, B, W and BW, with stages placed round-robin or as a V.
 """
 
@@ -44,11 +44,11 @@ INTERLEAVED, V = "interleaved-1f1b", "v"
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A training system with its own schedules: ``families``, which have one stage per rank, and
-    interleaved 1F1B.
+    """A training system, with the schedules that it can run.
 
-    The order of ops of ``families`` does not depend on the cut. ``kinds``: the kinds of placements
-    that it supports. ``any_order``: whether it also runs any other order of F, B, W and BW.
+    Its own schedules are those of ``families``, which have one stage per rank and an order of ops
+    that does not depend on the cut, and interleaved 1F1B. ``kinds``: the kinds of placements that
+    it supports. ``any_order``: whether it also runs any other order of F, B, W and BW.
     """
 
     name: str
@@ -57,8 +57,10 @@ class System:
     any_order: bool
 
     def checked(self, spec: PlacementSpec) -> System:
-        """Return the system itself. Raises InputError if it does not support the placement
-        ``spec``."""
+        """Return the system itself, which supports the placement ``spec``.
+
+        Raises InputError if it does not.
+        """
         kinds = [kind.value for kind in self.kinds]
         if spec.name != AUTO and spec.name.partition(":")[0] not in kinds:
             raise InputError(
@@ -72,8 +74,9 @@ class System:
     ) -> Profile | LayeredProfile:
         """Return the profile without what the system does not support, such as fused pairs.
 
-        ``where``: the profile's name in messages. Raises InputError if the system cannot run the
-        stages or layers, or if ``spec`` has several stages per rank for a single rank.
+        ``spec``: the requested placement. ``where``: the profile's name in messages. Raises
+        InputError if the system cannot run the stages or layers, or if there is a single rank and
+        ``spec`` puts several stages on it.
         """
         found: Profile | LayeredProfile
         if isinstance(given, LayeredProfile):
@@ -90,8 +93,8 @@ class System:
     def _plain(self, profile: Profile, where: str) -> Profile:
         """Return the profile by stages without fused pairs.
 
-        ``where``: the profile's name in messages. Raises InputError unless all ranks have the same
-        number of stages, and a single rank has a single stage.
+        ``where``: the profile's name in messages. Raises InputError if the number of stages is no
+        multiple of the number of ranks, or if a single rank has several stages.
         """
         stages, ranks = profile.num_stages, profile.ranks
         if stages % ranks or stages > ranks == 1:
@@ -100,8 +103,8 @@ class System:
         return _one_alone(profile).changed(lambda stage: replace(stage, t_fb=None))
 
     def _cuttable(self, layers: LayeredProfile, where: str) -> LayeredProfile:
-        """Return the profile by layers without fused pairs, and with no cut allowed between layers
-        that the system requires in one stage.
+        """Return the profile by layers without fused pairs, in which no cut is allowed between
+        layers that the system requires in one stage.
 
         ``where``: the profile's name in messages. Raises InputError if the system has no names for
         the layers.
@@ -127,11 +130,11 @@ class System:
         spec: PlacementSpec,
         options: SolveOptions,
     ) -> list[Result]:
-        """Return one result for each kind of the system's own schedules with the placement
-        ``spec``: the best schedule of this kind, or the reason why there is none.
+        """Return a result for each kind of the system's own schedules with the placement ``spec``.
 
-        If the system runs any order of ops, these searches together get the share :data:`OWN_SHARE`
-        of the time.
+        A result has the best schedule of its kind, or the reason why there is none. If the system
+        runs any order of ops, these searches together get the share :data:`OWN_SHARE` of the time;
+        otherwise all of it.
         """
         budget = options.budget.share(OWN_SHARE if self.any_order else 1.0)
         names = self._names(given, terms.microbatches, spec)
@@ -146,8 +149,8 @@ class System:
     def _names(
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
     ) -> list[tuple[str, int]]:
-        """Return the names of the system's own schedules with the placement ``spec``, each with its
-        number of stages per rank."""
+        """Return the system's own schedules with the placement ``spec``, as pairs: the name, and
+        the number of stages per rank."""
         return [
             (name, chunks)
             for chunks in _chunks(given, microbatches, spec)
@@ -158,11 +161,11 @@ class System:
     def unsearched(
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
     ) -> list[Result]:
-        """Return the lower bound for schedules with more stages per rank than are searched, as a
-        list with one result; empty if there are no such schedules.
+        """Return a list with one result: a lower bound for schedules with more stages per rank than
+        are searched. The list is empty if there are no such schedules.
 
-        A profile by stages can be cut evenly into any number of stages. For a profile by layers,
-        there are such schedules only if the system runs any order of ops.
+        A profile by stages can be cut evenly into any number of stages up to its ``max_stages``.
+        For a profile by layers, there are such schedules only if the system runs any order of ops.
         """
         more = max(CUTS) + 1
         if isinstance(given, Profile):
@@ -179,17 +182,21 @@ class System:
 
 
 def _one_alone(profile: Profile) -> Profile:
-    """Return the profile. If there is a single rank, its ``max_stages`` is set to 1, as no system
-    runs several stages on a single rank."""
+    """Return the profile; if it has a single rank, with ``max_stages`` set to 1, as no system runs
+    several stages on a single rank."""
     return replace(profile, max_stages=1) if profile.ranks == 1 else profile
 
 
 def _chunks(
     given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
 ) -> Sequence[int]:
-    """Return the numbers of stages per rank to try: the requested one, or else all that are
-    possible if layers, or single stages of ranks, are cut. A profile with several stages per rank
-    keeps their number."""
+    """Return the numbers of stages per rank to try.
+
+    A profile with several stages per rank keeps their number. For other profiles it is the number
+    that ``spec`` requests. If it requests none, stages are cut into the numbers of :func:`.cuts`;
+    layers are cut into all possible numbers or, if interleaved 1F1B is impossible because P does
+    not divide ``microbatches``, into those of :data:`.CUTS`.
+    """
     if isinstance(given, Profile) and not _is_cut(given):
         return (given.num_stages // given.ranks,)
     if spec.chunks is not None:
@@ -202,7 +209,7 @@ def _chunks(
 
 
 def _is_cut(profile: Profile) -> bool:
-    """Return whether the profile has one stage per rank, so that stages may be cut into several."""
+    """Return whether the profile has one stage per rank; then stages may be cut into several."""
     return profile.num_stages == profile.ranks
 
 
@@ -242,8 +249,8 @@ def best_for(
     """Return the best of the system's own schedules and, if the system runs any order of ops, of
     the optimizer's schedules for the placements that the system supports.
 
-    The lower bound also covers the schedules that are not searched. Raises NothingFits if no
-    schedule fits.
+    The lower bound covers all schedules that the system runs, even those that are not searched.
+    Raises NothingFits if no schedule fits.
     """
     plans = system.plans(given, terms, spec, search.options)
     unsearched = system.unsearched(given, terms.microbatches, spec)

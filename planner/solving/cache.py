@@ -32,18 +32,22 @@ SAME = 1 - 1e-6
 
 
 class ResultCache:
-    """A folder with one file per result. ``tell`` receives a note on each unusable entry."""
+    """A folder with a file, an entry, for each result. ``tell`` receives a note when an entry is
+    used or unusable."""
 
     def __init__(self, folder: str, tell: Listener) -> None:
-        """Create the folder if it does not exist. Raises InputError if that fails."""
+        """Create the folder if it does not exist. Raises InputError if it cannot be created."""
         self._folder, self._tell = made(folder, "cache"), tell
 
     def path(self, key: str) -> Path:
         return self._folder / f"{key}.json"
 
     def find(self, key: str) -> tuple[Schedule, dict[str, Any]] | None:
-        """Return the cached schedule and the facts stored with it; None if there is no entry, or if
-        it is not valid."""
+        """Return the schedule that is cached under ``key``, and the other JSON values stored with
+        it.
+
+        Returns None if there is no entry, or if the entry is not valid, which a note reports.
+        """
         path = self.path(key)
         if not path.exists():
             return None
@@ -57,8 +61,8 @@ class ResultCache:
         return found
 
     def keep(self, key: str, schedule: dict[str, Any], facts: dict[str, Any]) -> None:
-        """Store a schedule's JSON object and facts about it under ``key``. If they cannot be
-        written, a note reports this."""
+        """Store a schedule's JSON object and other JSON values of the result, ``facts``, under
+        ``key``. If they cannot be written, a note reports this."""
         content = {"key": key, "schedule": schedule, "facts": facts}
         entry = {"format": FORMAT, "version": VERSION, "digest": digest(content), **content}
         try:
@@ -68,15 +72,19 @@ class ResultCache:
 
 
 def key_of(question: Mapping[str, Any]) -> str:
-    """Return the hash of a question: of everything that determines a result. Equal keys have equal
-    answers."""
+    """Return the key of a result: the hash of everything that determines it.
+
+    ``question``: the arguments of the request; the version of pipeloom is added. Equal keys have
+    equal results.
+    """
     return digest({**question, "pipeloom": __version__})
 
 
 def _checked(entry: dict[str, Any], key: str) -> tuple[Schedule, dict[str, Any]]:
     """Return the schedule of a cache entry, and the other JSON values of its result.
 
-    ``key``: the key that the entry must have. Raises InputError with the first fault found.
+    ``entry``: the JSON object in the file. ``key``: the key that the entry must have. Raises
+    InputError with the first fault found.
     """
     content = {name: entry.get(name) for name in ("key", "schedule", "facts")}
     document, facts = content["schedule"], content["facts"]
@@ -99,5 +107,5 @@ def _checked(entry: dict[str, Any], key: str) -> tuple[Schedule, dict[str, Any]]
 
 
 def digest(words: dict[str, Any]) -> str:
-    """Return the hash of a JSON object, as hexadecimal digits."""
+    """Return the SHA-256 hash of a JSON object, as hexadecimal digits."""
     return sha256(json.dumps(words, sort_keys=True, allow_nan=False).encode()).hexdigest()

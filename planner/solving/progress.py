@@ -19,7 +19,8 @@ PROVEN = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line of text for the user. ``routine``: whether ``--quiet`` suppresses it."""
+    """A line of text for the user. ``routine``: whether ``--quiet`` suppresses it; otherwise it is
+    always shown."""
 
     text: str
     routine: bool = False
@@ -30,12 +31,12 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Searching:
-    """The progress of a search.
+    """An event: the progress of a search.
 
     ``name``: what is searched; empty if there is only one search. ``now``: the best schedule's
-    cost, the lower bound and the time so far. ``by_step``: whether schedules are compared by step
-    time in steady state instead of the objective. ``ending``: why the search has ended, or
-    ``optimal``; empty while it goes on.
+    cost, the lower bound and the seconds spent so far. ``by_step``: whether schedules are compared
+    by step time in steady state; otherwise they are compared by the objective. ``ending``: why the
+    search has ended, or ``optimal``; empty while it goes on.
     """
 
     name: str
@@ -49,8 +50,9 @@ class Searching:
     ) -> Searching:
         """Return the event at the end of a search.
 
-        ``schedule``: its result. ``ending``: why it has ended, used unless the result is proven
-        optimal. ``last``: its last progress, if schedules were compared by step time; else None.
+        ``schedule``: the search's result. ``ending``: why it has ended; if the result is proven
+        optimal, the event says ``optimal`` instead. ``last``: the last progress that the search
+        reported, if schedules were compared by step time; else None.
         """
         from pipeloom.ir.model.schedule import Status, gap_between
         from pipeloom.solver.core.progress import Progress
@@ -79,7 +81,7 @@ class Searching:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """``done`` out of ``of`` solves have finished within ``seconds``."""
+    """An event: ``done`` out of ``of`` solves have finished within ``seconds``."""
 
     done: int
     of: int
@@ -87,8 +89,8 @@ class Finished:
 
     @property
     def seconds_left(self) -> float:
-        """Estimate of the remaining seconds, if the remaining solves take as long on average as the
-        finished ones."""
+        """Estimate of the remaining seconds, if each remaining solve takes as long as the finished
+        ones took on average."""
         return self.seconds * (self.of / self.done - 1)
 
     def __str__(self) -> str:
@@ -103,12 +105,12 @@ Listener: TypeAlias = Callable[[Event], None]
 
 
 def unheard(event: Event) -> None:
-    """Ignore an event. This is the listener if the caller gives none."""
+    """Ignore an event. Functions use this as the listener if the caller gives none."""
 
 
 def labelled(label: str, listener: Listener) -> Listener:
-    """Return a listener that passes events on to ``listener``, with ``label`` before the texts of
-    notes and the names of searches."""
+    """Return a listener that passes events on to ``listener``, with ``label`` put before the texts
+    of notes and before the names of searches."""
 
     def listen(event: Event) -> None:
         if isinstance(event, Finished):

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The optimizer with options that apply to one problem, or that several problems share.
+    """The optimizer with options, to solve one or several problems.
 
-    ``progress`` receives the progress of each search.
+    ``options``: if several problems share a limit, :meth:`share` gives each its part. ``progress``:
+    the listener that receives the progress of each search.
     """
 
     options: SolveOptions
@@ -35,7 +36,7 @@ class Search:
         return self.options.should_stop()
 
     def share(self, share: float) -> Search:
-        """Return the same search with ``share`` (a fraction) of its time or work limit."""
+        """Return the same search with a fraction ``share`` of its time limit or work limit."""
         return replace(self, options=self.options.share(share))
 
     def run(
@@ -43,10 +44,10 @@ class Search:
     ) -> Schedule:
         """Return the best schedule found for ``problem``.
 
-        ``name``: the search's name in progress events. ``by_step``: compare schedules that pass
-        weights by step time instead of the objective. ``start``: the initial order of ops. If the
-        caller has already asked to stop, no progress is reported. Raises the optimizer's errors,
-        such as InfeasibleError.
+        ``name``: the search's name in progress events. ``by_step``: whether schedules that pass
+        weights are compared by step time instead of the objective. ``start``: the initial order of
+        ops; None means that the optimizer builds one. If the caller has already asked to stop, no
+        progress is reported. Raises the optimizer's errors, such as InfeasibleError.
         """
         tell = unheard if self.stopped else self.progress
         last: list[Progress] = []
@@ -61,7 +62,7 @@ class Search:
         return schedule
 
     def _ending(self, schedule: Schedule) -> str:
-        """Return, in words, why a search without a proof of optimality has ended."""
+        """Return, in words, why a search has ended that has not proven its schedule optimal."""
         if self.stopped:
             return "stopped"
         if self.options.work_limit is not None:
@@ -72,6 +73,6 @@ class Search:
 
 
 def memory_held(schedule: Schedule) -> Sequence[float]:
-    """Return the peak memory of each rank in the compiled schedule, including weights, in the
-    profile's unit, (P,)."""
+    """Return the peak memory of each rank in the compiled schedule, including weights, (P,), in the
+    profile's unit of memory."""
     return footprint(schedule).total

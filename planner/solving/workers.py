@@ -49,25 +49,25 @@ _FLAG: list[Any] = []
 
 
 class _NotBegunError(Exception):
-    """A worker process received a task, but was asked to stop before it had begun the task."""
+    """An error: a worker process received a task, but was asked to stop before it had begun it."""
 
 
 class LostWorkersError(PipeloomError):
-    """Worker processes are lost repeatedly, or the connection to the scheduler is lost."""
+    """An error: worker processes were lost repeatedly, or the scheduler was lost."""
 
     exit_code = 1
 
 
 def processes_here() -> int:
-    """Return the number of worker processes that occupy all cores of this machine, if each solve
-    has the minimum number of threads."""
+    """Return the number of worker processes that together use all cores of this machine, if each
+    solve runs the minimum number of threads."""
     return max(1, cores() // LEAST_WORKERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """A number of ``processes`` on this machine, or the workers of the Dask scheduler at the
-    address ``scheduler``.
+    """Processes that run tasks: ``processes`` of them on this machine, or the workers of the Dask
+    scheduler at the address ``scheduler``.
 
     Raises InputError if ``processes`` is below 1, and in :meth:`run` if the scheduler cannot be
     reached.
@@ -81,8 +81,8 @@ class Workers:
             raise InputError(f"workers: expected a whole number from 1 on, got {self.processes!r}")
 
     def spread(self, tasks: int) -> bool:
-        """Return whether this number of tasks is run in other processes, and not one by one in this
-        process."""
+        """Return whether this number of tasks is run in other processes; otherwise they are run one
+        by one in this process."""
         return self.scheduler is not None or min(self.processes, tasks) > 1
 
     def run(
@@ -95,10 +95,11 @@ class Workers:
     ) -> Iterator[tuple[int, Result]]:
         """Yield the index in ``tasks`` and the result of each task, in order of completion.
 
-        ``function`` must be a module-level function and may call :func:`stop_asked`. ``tell``
-        receives the number of finished tasks and notes on lost workers. When ``should_stop``
-        returns true, no further task is begun; running tasks are finished on this machine, and
-        cancelled on a cluster. Raises the errors of ``function``, and LostWorkersError.
+        ``function``: returns the result of a task. It must be a module-level function, and may call
+        :func:`stop_asked`. ``tell``: receives the number of finished tasks, and notes on lost
+        workers. ``should_stop``: when it returns true, no further task is begun; tasks that have
+        begun are finished on this machine, and cancelled on a cluster. Raises the errors of
+        ``function``, and LostWorkersError.
         """
         begin, waiting = monotonic(), dict(enumerate(tasks))
         for number, result in self._results(function, waiting, tell, should_stop):
@@ -165,8 +166,8 @@ class KeptWorkers(Workers):
                 pass
 
     def close(self) -> None:
-        """End the processes: when they have finished their tasks, or immediately if an exception is
-        being handled."""
+        """End the processes: after they have finished their tasks or, while an exception is being
+        handled, immediately."""
         self._open.clear()
         self._stack.__exit__(*sys.exc_info())
 
@@ -174,8 +175,8 @@ class KeptWorkers(Workers):
 def in_order(results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Result]]:
     """Yield pairs of index and result, received in any order, in ascending order of index.
 
-    Each pair is held back until all pairs with smaller indices have been yielded. If an index is
-    missing, the pairs behind it are yielded at the end.
+    A pair is held back until all pairs with smaller indices have been yielded. If the pair of some
+    index never arrives, those with larger indices are yielded at the end.
     """
     early: dict[int, Result] = {}
     following = 0
@@ -188,8 +189,8 @@ def in_order(results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Resul
 
 
 def stop_asked() -> bool:
-    """Return, within a task, whether the task should end now and return its best result so far:
-    because the caller has asked to stop, or no longer needs the result."""
+    """Return, when called within a task, whether the task should end now and return its best result
+    so far, because the caller has asked to stop or no longer needs the result."""
     return any(flag.value for flag in _FLAG) or _is_cancelled()
 
 
@@ -219,7 +220,7 @@ def _completed(
 
 
 def _is_lost(future: Future[Any]) -> bool:
-    """Return whether the worker process of the task was lost. Raises LostWorkersError if the
+    """Return whether the worker process that ran the task was lost. Raises LostWorkersError if the
     connection to the scheduler was lost."""
     if future.cancelled():
         raise LostWorkersError("scheduler: lost; expected it to answer until the last result")
@@ -233,7 +234,8 @@ def _is_left(future: Future[Any]) -> bool:
 def _result(future: Future[Result]) -> Result:
     """Return the result of a finished task.
 
-    Raises the error that the task raised; Dask's own errors become LostWorkersError or InputError.
+    Raises the error that the task raised, except that errors of Dask itself become LostWorkersError
+    or InputError.
     """
     try:
         return future.result()
@@ -252,8 +254,11 @@ def _result(future: Future[Result]) -> Result:
 
 
 def _called(version: str, function: Callable[[Task], Result], task: Task) -> Result:
-    """Run a task in a worker. Raises InputError if the version of pipeloom in the worker is not
-    ``version``."""
+    """Run a task in a worker process, and return its result.
+
+    ``version``: the version of pipeloom in the process that submitted the task; raises InputError
+    if the worker has another one.
+    """
     if any(flag.value for flag in _FLAG):
         raise _NotBegunError
     if version != __version__:
@@ -277,7 +282,11 @@ def _processes(number: int) -> Iterator[tuple[Executor, Stop]]:
 
 
 def _begin(flag: Any, threads: int) -> None:
-    """Initialize a worker process. It ignores Ctrl-C, which its parent handles."""
+    """Initialize a worker process, which ignores Ctrl-C because its parent handles it.
+
+    ``flag``: the flag that the worker shares with its parent. ``threads``: the number of CPU cores
+    that a solve may use, unless the environment sets another.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault(THREADS, str(threads))
     _FLAG.append(flag)
@@ -318,8 +327,10 @@ def _cluster(address: str) -> Iterator[tuple[Executor, Stop]]:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError or ValueError if no scheduler listens at ``address``. This takes much less time
-    than Dask's own attempt to connect."""
+    """Raise OSError or ValueError if no scheduler listens at ``address``.
+
+    Dask's own attempt to connect takes much longer to fail.
+    """
     parts = urlsplit(address if "://" in address else f"tcp://{address}")
     if parts.scheme not in {"tcp", "tls"} or not parts.hostname or not parts.port:
         raise ValueError("it is not tcp://HOST:PORT or tls://HOST:PORT")
@@ -329,8 +340,8 @@ def _knock(address: str) -> None:
 
 
 def _is_cancelled() -> bool:
-    """Return, within a task on a cluster, whether the client has cancelled the task or
-    disconnected. False outside of clusters."""
+    """Return, when called within a task on a cluster, whether the client has cancelled the task or
+    disconnected; outside of clusters, return False."""
     if "distributed" not in sys.modules:
         return False
     from distributed import get_worker

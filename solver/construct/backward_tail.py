@@ -64,8 +64,11 @@ def _choose(  # noqa: PLR0917
 ) -> tuple[int, float]:
     """Choose the op that a rank runs at time ``now``, where time runs backwards.
 
-    Returns the op's index in ``order``, or -1 if no op is to run now, and the time at which the
-    rank must choose again.
+    Returns the op's index in ``order``, or -1 if the rank runs no op now, and the time at which the
+    rank must choose again (infinite if it must wait for another rank's op to be placed). ``way``:
+    when each op on the path can run at the earliest; infinite for ops that are not on the path.
+    ``patience``: as in :class:`TailBuilder`. ``same``: the difference up to which times count as
+    equal.
     """
     durations, _, into_f, into_b, m_b, m_w, _ = costs
     later, sooner, seen = clear if clear > now + same else np.inf, np.inf, 0
@@ -117,7 +120,8 @@ def build_backwards(  # noqa: PLR0917
     """Write an order to ``out`` in which each rank's ops ``first`` to ``stop`` - 1 are rebuilt.
 
     Time runs backwards: it is minus the time in the schedule. Returns whether the order is
-    complete; it is not if at some point none of the remaining ops fits in memory.
+    complete; it is not if at some point none of the remaining ops can be placed, for instance for
+    lack of memory.
     """
     durations, owner, into_f, into_b, m_b, m_w, limit = costs
     ranks = len(first)
@@ -168,10 +172,10 @@ class TailBuilder:
     """A method that rebuilds the end of the best order backwards in time, once per rank and round.
 
     Each rebuild is for one F: its microbatch gets a path without waits from this F to the end, and
-    all ops that start no earlier than this F are placed around the path. A round has one rebuild
-    for the last F of each rank. If the best cost is the same as in the previous round, the F's are
-    random instead, each with a random ``patience``: a rank skips an op if one that comes later in
-    the old order will be ready within this multiple of the skipped op's duration.
+    all ops that start no earlier than this F are placed around the path. A round rebuilds once for
+    the last F of each rank. If the best cost is the same as in the previous round, the round draws
+    an F and a ``patience`` at random for each rebuild instead: a rank skips an op if one that comes
+    later in the old order will be ready within ``patience`` times the skipped op's duration.
     """
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
@@ -201,9 +205,10 @@ class TailBuilder:
                 return
 
     def _last_forwards(self) -> Iterator[tuple[int, float]]:
-        """Yield the index of the last F of each rank, in the order of their starts.
+        """Yield the index of the last F of each rank, the earliest of these F's first.
 
-        Each index, in the array of all ops, is paired with the patience to use, :data:`PATIENCE`.
+        The index is that in the array of all ops. It is paired with the patience to use,
+        :data:`PATIENCE`.
         """
         forwards = self._order & KIND_MASK == _F
         rows = [a + np.flatnonzero(forwards[a:b]) for a, b in pairwise(self._offsets)]
@@ -217,10 +222,12 @@ class TailBuilder:
             yield int(self._rng.choice(forwards)), self._rng.uniform()
 
     def _built(self, place: int, patience: float, best: Incumbent) -> IntArray | None:
-        """Return the order after all ops that start no earlier than one F have been rebuilt.
+        """Return the order after all ops that start no earlier than a given F have been rebuilt.
 
-        The order is one array of packed ops, rank after rank. ``place``: the index of the F in it.
-        Returns None if the build gets stuck.
+        The order is one array of packed ops, rank after rank. ``place``: the index of the F in the
+        best order, an array of the same kind. ``patience``: as in :class:`TailBuilder`. Returns
+        None if the rebuilt order is incomplete, because at some point no remaining op could be
+        placed.
         """
         starts, built = self._starts, self._order.copy()
         rows = [(a, starts[a:b]) for a, b in pairwise(self._offsets)]
@@ -237,9 +244,9 @@ class TailBuilder:
     def _way(self, place: int, begins: FloatArray) -> FloatArray:
         """Return when each op on the path of one microbatch can run at the earliest, (N,).
 
-        Time runs backwards; the times of ops that are not on the path are infinite. The path begins
-        with the F at index ``place``, goes through the F's up to the last stage, and through the
-        B's back to stage 0. ``begins``: when each rank starts, backwards in time, (P,).
+        Time runs backwards; for ops that are not on the path the result is infinite. The path
+        begins with the F at index ``place``, goes through the F's up to the last stage, and through
+        the B's back to stage 0. ``begins``: when each rank starts, backwards in time, (P,).
         """
         c, way = self._costs, np.full(len(self._order), np.inf)
         kinds, stages, microbatches = fields_of(self._order)

@@ -14,10 +14,11 @@ from pipeloom.ir.model.problem import Problem
 def entry_orders(problem: Problem) -> Iterator[IntArray]:
     """Yield orders of entry, (M,) each: the microbatch that enters first, second, and so on.
 
-    They are: as given; shortest first; longest first; longest in the middle; longest at both ends;
-    long and short ones alternately, beginning with either; and by Johnson's rule (1954). Johnson's
-    rule is optimal for two machines, if F's run on one and B's on the other: first the microbatches
-    whose F's are shorter than their B's, by rising F time, then the others by falling B time.
+    They are: as numbered; shortest first; longest first; longest in the middle; longest at both
+    ends; long and short ones alternately, beginning with a short or with a long one; and by
+    Johnson's rule (1954). Johnson's rule is optimal for two machines, if F's run on one and B's on
+    the other: first the microbatches whose F's are shorter than their B's, by ascending F time,
+    then the others by descending B time.
     """
     # one column if all microbatches are equal
     times = Costs.of(problem).durations[:3].sum(axis=1).reshape(3, -1)

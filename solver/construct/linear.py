@@ -42,7 +42,11 @@ class Constructor:
         self._b_end = np.empty_like(self._f_end)
 
     def build(self, parameters: RoundParameters) -> Order | None:
-        """Return the order, one array of packed ops per rank, or None if the rounds get stuck."""
+        """Return the order that ``parameters`` give, one array of packed ops per rank.
+
+        Returns None if the rounds get stuck: an F does not fit in memory, or a B waits for an F
+        that has not been placed.
+        """
         c = self.linear
         order = np.empty((c.stages, 3 * c.microbatches), dtype=np.int64)
         complete = round_schedule(c, parameters, order, self._f_end, self._b_end)
@@ -58,9 +62,10 @@ class Constructor:
 
 
 def settings(problem: Problem, linear: LinearInstance, bound: float) -> Iterator[RoundParameters]:
-    """Return an iterator over the parameters to try; those that ``bound`` suggests come first.
+    """Return an iterator over the parameters to try, the most promising warm-ups first.
 
-    ``bound``: a lower bound on the cost.
+    These are the warm-ups with which the cost may be as low as ``bound``, a lower bound on the
+    cost, or slightly higher.
     """
     warms = fewest_forwards(problem, linear, [bound * (1 + excess) for excess in EXCESS])
     full = (float(linear.capacity[0]) - 1) / max(1, linear.stages - 1)

@@ -118,9 +118,10 @@ class Stages(NamedTuple):
 
 
 def _table(costs: Costs, names: IntArray) -> FloatArray:
-    """Return the ``table`` of :class:`Stages`.
+    """Return the ``table`` of :class:`Stages`: durations, sizes and delays of the stages.
 
-    If microbatches are equal, delays are those of the first microbatch of each direction.
+    ``names``: the microbatches of each direction, (1 or 2, M). If microbatches are equal, delays
+    are those of the first microbatch of each direction.
     """
     if costs.m_b.ndim == 2:
         rows = *costs.durations, costs.m_b, costs.m_w, costs.into_f, costs.into_b
@@ -131,7 +132,7 @@ def _table(costs: Costs, names: IntArray) -> FloatArray:
 
 
 def recomputed(problem: Problem) -> FloatArray:
-    """Return by how much an R raises the memory held on each stage, (S,)."""
+    """Return the memory that an R restores on each stage, (S,): M_B less what is kept until R."""
     costs = Costs.of(problem)
     return np.asarray(costs.m_b - costs.kept[RECOMPUTED])
 
@@ -183,7 +184,7 @@ class ListKind(Enum):
 
     @property
     def chances(self) -> tuple[float, ...]:
-        """The probability that a move changes each row of ``theta``, then ``STAY`` and ``GAP``."""
+        """The probabilities that a move changes each row of ``theta``, ``STAY`` and ``GAP``."""
         return self.value
 
     @property
@@ -205,9 +206,9 @@ def list_parameters(
 
     They determine which ops go first, how W's fill gaps and how F's are spaced. If memory is small
     and microbatches are equal, every second result adds no offsets to keys, and spaces the F's by
-    about a multiple of :attr:`Stages.meeting`. ``stages``: those of the mean microbatch.
-    ``entries``: possible orders of entry, (M,) each; if there are none, microbatches enter in
-    ascending order.
+    about a multiple of :attr:`Stages.meeting`. ``stages``: the stages with the values of the mean
+    microbatch. ``entries``: possible orders of entry, (M,) each; if it is empty, microbatches enter
+    in ascending order.
     """
     for entry in cycle(entries or (np.arange(stages.names.shape[1]),)):
         made = _plain(stages, entry)
@@ -227,7 +228,10 @@ def list_parameters(
 
 
 def _plain(stages: Stages, entry: IntArray) -> ListParameters:
-    """Return parameters with which ops run in the order of entry, without any restriction."""
+    """Return parameters with which ops run in the order of entry, without further restrictions.
+
+    ``entry``: the order of entry, (M,).
+    """
     streams, microbatches = stages.names.shape
     number = len(stages.owner)
     theta = np.zeros((LEAD + 1, number))
@@ -239,10 +243,10 @@ def _plain(stages: Stages, entry: IntArray) -> ListParameters:
 
 
 def _space(made: ListParameters, stages: Stages, kind: ListKind, rng: np.random.Generator) -> None:
-    """Set the minimum time between F's to a random multiple of :attr:`Stages.meeting`.
+    """Set the minimum time between F's in ``made`` to a random multiple of :attr:`Stages.meeting`.
 
-    Microbatches that start a multiple of it apart meet without waiting. Parameters that suit such
-    schedules are set as well.
+    Microbatches that start a multiple of it apart meet without waiting. Other parameters are set to
+    values that suit such schedules.
     """
     if kind is ListKind.SEVERAL_STAGES:
         turn = float(stages.work.max()) / len(made.entry)
@@ -260,7 +264,7 @@ def _space(made: ListParameters, stages: Stages, kind: ListKind, rng: np.random.
 
 
 def _prioritized(made: ListParameters, stages: Stages, rng: np.random.Generator) -> None:
-    """Give random priorities to the stages, and space the F's that come after a warm-up.
+    """Give the stages random priorities in ``made``, and space the F's that follow a warm-up.
 
     Stages with the same index among those of their ranks get the same priority.
     """
@@ -278,9 +282,10 @@ def _prioritized(made: ListParameters, stages: Stages, rng: np.random.Generator)
 
 
 def _warmed_up(made: ListParameters, stages: Stages, rng: np.random.Generator) -> None:
-    """Limit the number of microbatches between F and B on each stage.
+    """Limit in ``made`` the number of microbatches between F and B on each stage.
 
-    The limit falls from stage to stage as in 1F1B, or is as high as memory allows.
+    The limit either falls from stage to stage as in 1F1B, or is as high as memory allows. The
+    parameters that decide when W's run are drawn at random.
     """
     stage, slope = np.arange(len(stages.owner)), float(rng.choice(SLOPES))
     warm = np.floor(1 + slope * stage[::-1]) if np.isfinite(slope) else stages.capacity
@@ -291,7 +296,7 @@ def _warmed_up(made: ListParameters, stages: Stages, rng: np.random.Generator) -
 
 
 def _with_remat(made: ListParameters, stages: Stages, rng: np.random.Generator) -> None:
-    """Set parameters with which microbatches keep their activations if they fit.
+    """Set parameters in ``made`` with which a microbatch keeps its activations if they fit.
 
     The other microbatches are recomputed.
     """
@@ -312,9 +317,9 @@ def _with_remat(made: ListParameters, stages: Stages, rng: np.random.Generator) 
 
 
 def _with_keys(made: ListParameters, rng: np.random.Generator, entries: Sequence[IntArray]) -> None:
-    """Set keys such that the F's run in one of the orders ``entries``, which is chosen at random.
+    """Set keys in ``made`` such that F's run in one of the orders ``entries``, drawn at random.
 
-    The B's run in the same order or in another one of ``entries``.
+    The B's run in the same order or, with some probability, in one that is drawn independently.
     """
     microbatches = len(made.entry)
     made.entry[:] = np.arange(microbatches)
@@ -328,7 +333,7 @@ def _with_keys(made: ListParameters, rng: np.random.Generator, entries: Sequence
 
 
 def _higher(stages: Stages) -> FloatArray:
-    """Return for each stage the sum of M_B of the later stages on its rank, (S,)."""
+    """Return for each stage the sum of M_B over the later stages on the same rank, (S,)."""
     higher = np.empty(len(stages.owner))
     for s in range(len(higher)):
         later = (stages.owner == stages.owner[s]) & (stages.level > stages.level[s])
@@ -337,16 +342,17 @@ def _higher(stages: Stages) -> FloatArray:
 
 
 class Moves(NamedTuple):
-    """How a search changes parameters of the list scheduler.
+    """A description of how a search changes parameters of the list scheduler.
 
     Arrays have the rows of :attr:`ListParameters.theta`; ``chances`` also has ``STAY`` and ``GAP``.
 
     - ``chances``: the cumulative probabilities that a move changes each row, (12,).
-    - ``whole``: whether the row is changed by whole multiples of ``step``, (10,).
+    - ``whole``: whether the row is changed by whole multiples of ``step``; otherwise it is changed
+      by any multiple, (10,).
     - ``step``: the unit in which each value is changed, (10, S).
     - ``least``, ``most``: the minimum and the maximum of each value, (10, S).
     - ``unit``: the unit in which gaps between F's are changed.
-    - ``period``: the distance between gaps that are changed together, in gaps.
+    - ``period``: some moves change every gap at this distance from the next, counted in gaps.
     - ``reordered``: the probability that a move changes the order of microbatches instead: their
       keys or, without keys, the order in which unlike microbatches enter.
     """

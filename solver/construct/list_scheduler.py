@@ -117,7 +117,7 @@ class ListRun(NamedTuple):
 
     @classmethod
     def of(cls, stages: Stages, ops: int = 3) -> ListRun:
-        """Allocate the arrays.
+        """Allocate the arrays for the given stages.
 
         ``ops``: the number of ops per microbatch and stage: 3, or 4 with recomputation.
         """
@@ -134,7 +134,10 @@ class ListRun(NamedTuple):
         )
 
     def rows(self, stages: Stages) -> Order:
-        """Return the order as one array of packed ops per rank."""
+        """Return the order as one array of packed ops per rank.
+
+        ``stages``: the stages for which the order was built.
+        """
         starts = len(self.order) // len(stages.owner) * stages.offsets
         parts = zip(starts.tolist(), self.number.tolist(), strict=False)
         return tuple(self.order[at : at + n].copy() for at, n in parts)
@@ -151,7 +154,10 @@ def list_schedule(  # noqa: PLR0917
 ) -> float:
     """Build an order with the list scheduler, write it to ``run``, and return its cost.
 
-    The cost is infinite if memory does not allow all ops to run.
+    ``rest``: the memory that an R restores on each stage, (S,); None without recomputation.
+    ``keys``: the keys of microbatches for F's and B's, (2, M), if they may overtake each other;
+    else None. ``makespan``: whether the cost is the makespan; otherwise it is the period. The cost
+    is infinite if the order is incomplete for lack of memory.
     """
     table, owner, own, offsets, limit, names = stages[:6]
     theta, gap, entry, stay, _ = parameters
@@ -231,7 +237,7 @@ def _choose(  # noqa: PLR0917
     """Choose the op that rank ``r``, which holds memory ``held``, runs at time ``now``.
 
     Returns the op's kind, its stage, its microbatch's place in the order of entry, and the time at
-    which the rank's next input arrives (infinite if unknown). The kind is -1 if no op is to run
+    which the rank's next input arrives (infinite if unknown). The kind is -1 if the rank runs no op
     now.
     """
     best, best_kind, best_stage, best_place, full = np.inf, -1, -1, 0, False
@@ -307,10 +313,11 @@ def _fate(  # noqa: PLR0917
 ) -> int:
     """Decide whether an op may run now and, if it is an F, the fate of its microbatch.
 
-    Returns the fate, ``_STAYS``, ``_FILLS`` or ``_GONE``, or 0 if the op may not run, because it
-    does not fit in memory or more microbatches would wait than the parameters allow. The op is of
-    ``kind`` on stage ``s``, for the microbatch at ``place`` in the order of entry; its rank holds
-    ``held`` of ``limit``.
+    Returns the fate, ``_STAYS``, ``_FILLS`` or ``_GONE``, or 0 if the op may not run: it does not
+    fit in memory, or more microbatches would wait for their R than the parameters allow. ``kind``,
+    ``s``, ``place``: the op's kind, its stage, and its microbatch's place in the order of entry.
+    ``held``, ``limit``: the memory that its rank holds, and the rank's limit. ``rest``: as for
+    :func:`list_schedule`.
     """
     fate, after, reserve = _STAYS, held + of_kind(table, M_B, s, entry[place]), theta[RESERVE, s]
     if rest is None:
@@ -347,8 +354,8 @@ def _with_remat(  # noqa: PLR0917
 ) -> float:
     """Record that an op starts, if recomputation is possible.
 
-    Returns what must be added to the result of :func:`_held`, which ignores recomputation, to get
-    the op's change of memory.
+    Returns the correction to the result of :func:`_held`, which ignores recomputation: the sum of
+    both is the op's change of memory.
     """
     if kind == _F:
         fates[s, place] = fate
@@ -365,9 +372,10 @@ def _with_remat(  # noqa: PLR0917
 
 @inlined
 def _held(table: FloatArray, kind: int, s: int, j: int) -> float:
-    """Return by how much an op changes the memory its rank holds, without recomputation.
+    """Return by how much an op raises the memory that its rank holds, without recomputation.
 
-    ``kind``, ``s``, ``j``: the op's kind, stage and microbatch.
+    The result is negative if the op releases memory. ``kind``, ``s``, ``j``: the op's kind, stage
+    and microbatch.
     """
     m_b, m_w = of_kind(table, M_B, s, j), of_kind(table, M_W, s, j)
     return m_b if kind == _F else m_w - m_b if kind == _B else -m_w if kind == _W else 0.0
@@ -375,11 +383,11 @@ def _held(table: FloatArray, kind: int, s: int, j: int) -> float:
 
 @inlined
 def _next(kind: int, s: int, stage: int, depth: int) -> tuple[int, int]:
-    """Return the stage and the kind of the op that needs the output of another op as its input.
+    """Return the stage and the kind of the op whose input is the output of a given op.
 
-    The kind is -1 if no op needs it. ``kind``, ``s``: those of the other op. ``stage``: its stage
-    within its direction, which has ``depth`` stages. No array is passed, because numba would count
-    references to an array that only some branches use.
+    The kind is -1 if there is none. ``kind``, ``s``: the kind and stage of the given op. ``stage``:
+    the number of this stage within its direction, which has ``depth`` stages. No array is passed,
+    because numba would count references to an array that only some branches use.
     """
     if kind == _F:
         return (s + 1, _F) if stage + 1 < depth else (s, _B)
@@ -405,8 +413,9 @@ def tune_list(  # noqa: PLR0917
 ) -> tuple[float, float]:
     """Improve the parameters of the list scheduler by simulated annealing with ``moves`` moves.
 
-    Returns the cost of ``best`` (``best_cost`` if no cheaper order was found), and the cost of the
-    schedule that the final ``parameters`` give.
+    Returns the cost of the order in ``best`` (``best_cost`` if no cheaper one was found), and the
+    cost of the order that the final ``parameters`` give. ``rest``, ``keys``, ``makespan``: as for
+    :func:`list_schedule`. ``run``: arrays in which orders are built.
     """
     theta, gap, entry, stay, key = parameters
     old_theta, old_gap, old_entry, old_stay = theta.copy(), gap.copy(), entry.copy(), stay.copy()
@@ -441,9 +450,9 @@ def _change_one(
 ) -> None:
     """Make a random change to the parameters.
 
-    It changes one of: a row of ``theta``, or ``stay`` of one microbatch, on some stages with the
-    same index among the stages of their ranks; the gaps between F's; the order of the microbatches
-    (their keys if these are given, else the order of entry).
+    One of the following changes: a row of ``theta``, or ``stay`` of one microbatch, on some stages
+    that have the same index among the stages of their ranks; or the gaps between F's; or the order
+    of the microbatches (``keys`` if these are given, else the order of entry).
     """
     theta, gap, entry, stay, _ = parameters
     if (stages.table.ndim == 3 or keys is not None) and random(state) < moves.reordered:
@@ -499,8 +508,8 @@ def _change_keys(keys: FloatArray, state: State) -> None:
     """Exchange the keys of two random microbatches, or change the key of one of them.
 
     ``keys``: the sort keys of the microbatches for F's (row 0) and for B's (row 1), (2, M); a rank
-    runs the lowest first. Both rows may change, or only one. A changed key moves by a random step,
-    or to about the key of the other microbatch.
+    runs the lowest first. The change is made in one row or in both. A key is changed by a random
+    step, or to about the key of the other microbatch.
     """
     microbatches, kind = keys.shape[1], int(2 * random(state))
     one, other = int(microbatches * random(state)), int(microbatches * random(state))
@@ -519,10 +528,10 @@ def _change_keys(keys: FloatArray, state: State) -> None:
 def _change_gaps(gap: FloatArray, unit: float, period: int, state: State) -> None:
     """Change the minimum times between the F's of a first stage.
 
-    A first gap is drawn at random. Either only this one changes, or it and all later ones, or it
-    and every ``period``-th later one, or it and every n-th later one with a random n. They change
-    by ``unit``, by a random multiple of it, or to 0. Sometimes the gap after the first one changes
-    by the opposite amount. ``gap``: (streams x M,).
+    One gap is drawn at random. It changes, and with it either no other gap, or all later ones, or
+    every ``period``-th later one, or every n-th later one with a random n. All change by plus or
+    minus ``unit``, by a random multiple of ``unit``, or to 0. Sometimes the gap after the first of
+    them then changes by the opposite amount. ``gap``: (streams x M,).
     """
     number = len(gap)
     at, way = int(random(state) * number), random(state)

@@ -13,7 +13,7 @@ from ..core.options import Order
 def one_at_a_time(problem: Problem) -> Order:
     """Return the order in which each microbatch ends before the next one begins.
 
-    It has one array of packed ops per rank, and needs the least memory of all orders.
+    It is one array of packed ops per rank. No order needs less memory.
     """
     owner = problem.owner
     stages = np.arange(problem.stages)

@@ -44,12 +44,12 @@ _SAME = 1e-6  # relative to T: closer times count as equal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeriodicV:
-    """Times and sizes of a V by rank; x, y, u, v are the ops in the module's diagram.
+    """The times and sizes of a problem with a V of stages, by rank.
 
-    ``lengths``: durations of x, y, u, v and of the W's that belong to u and v, (P, 6). ``ways``:
-    the starts of x, y, u and v of a microbatch that never waits, relative to the start of its first
-    F, (P, 4). ``m_b``, ``m_w``: M_B and M_W of the rank's stage on the way down and of that on the
-    way up, (P, 2).
+    x, y, u, v are the ops in the module's diagram. ``lengths``: the durations of x, y, u, v and of
+    the W's that follow u and v, (P, 6). ``ways``: the starts of x, y, u and v of a microbatch that
+    never waits, relative to the start of its first F, (P, 4). ``m_b``, ``m_w``: M_B and M_W of the
+    rank's stage on the way down and of its stage on the way up, (P, 2).
     """
 
     lengths: FloatArray
@@ -78,9 +78,9 @@ class PeriodicV:
     def starts(self, interval: float, weights: FloatArray) -> tuple[FloatArray, int]:
         """Return the starts of the six ops of microbatch 0 on each rank, (P, 6), by shortest path.
 
-        They minimize the sum over the ranks of weight times memory-time (memory times the time for
-        which it is held). The second result is the number of pairs of cycles that were compared.
-        ``weights``: the weight of each rank, (P,).
+        The starts minimize the sum over the ranks of weight times memory-time (memory times the
+        time for which it is held). ``weights``: the weight of each rank, (P,). The second result is
+        the number of pairs of cycles that were compared, a measure of effort.
         """
         ranks = len(self.ways)
         down, up = (weights[:, None] * self.m_b).T
@@ -108,10 +108,10 @@ class PeriodicV:
         return self._followed(every[::-1], steps[::-1], first, float(wait[first]), interval), pairs
 
     def held(self, starts: FloatArray) -> FloatArray:
-        """Return the memory-time of a microbatch on each rank, (P,).
+        """Return the memory-time of one microbatch on each rank, (P,).
 
         Memory-time is memory times the time for which it is held. ``starts``: the starts of the six
-        ops of a microbatch on each rank, (P, 6).
+        ops of the microbatch on each rank, (P, 6).
         """
         ends = starts + self.lengths
         until_b, until_w = ends[:, [3, 2]] - starts[:, :2], (ends[:, 4:] - ends[:, 2:4])[:, ::-1]
@@ -139,10 +139,11 @@ class PeriodicV:
     ) -> FloatArray:
         """Return the starts of the six ops on each rank, (P, 6), on one shortest path.
 
-        ``cycles``, ``steps``: by rank, the possible cycles, and for each of them the index of the
-        next rank's cycle on the path and the waits in between. ``chosen``: the index of rank 0's
-        cycle, with which the path ends. ``wait``: how long the microbatch waits on rank 0 between
-        its last F and its first B there.
+        ``cycles``: for each rank, the possible cycles. ``steps``: for each rank, two arrays with an
+        entry for each of its cycles: the index of the next rank's cycle on the shortest path, and
+        the waits between the two ranks. ``chosen``: the index of rank 0's cycle, with which the
+        path ends. ``wait``: how long the microbatch waits on rank 0 between its last F and its
+        first B there.
         """
         ranks = len(cycles)
         waits, own = np.zeros((ranks, 4)), np.zeros((ranks, 6))
@@ -168,7 +169,7 @@ class PeriodicV:
 
 
 def periodic_order(starts: FloatArray, interval: float, microbatches: int) -> Order:
-    """Return the packed ops of each rank if microbatches start ``interval`` after each other.
+    """Return the packed ops of each rank if a microbatch starts every ``interval``.
 
     ``starts``: the starts of the six ops of microbatch 0 on each rank, (P, 6).
     """
@@ -184,9 +185,9 @@ def periodic_order(starts: FloatArray, interval: float, microbatches: int) -> Or
 def _in_order(starts: FloatArray, interval: float, microbatches: int) -> Iterator[IntArray]:
     """Yield for each rank the permutation that sorts its ops, six per microbatch, by start.
 
-    It consists of indices 6 j + i: op i of microbatch j, (6 M,). Times are rounded to integers, so
-    that ops of zero duration have the same order in every interval. Arguments: as for
-    :func:`periodic_order`.
+    The permutation consists of the indices 6 j + i, where op i is that of microbatch j, (6 M,).
+    Times are rounded to integers, so that ops of zero duration have the same order in every
+    interval. Arguments: as for :func:`periodic_order`.
     """
     later = np.rint(1 / _SAME) * np.arange(microbatches)[:, None]
     for own in np.rint(starts / (_SAME * interval)):
@@ -197,10 +198,11 @@ def _cycles(lengths: FloatArray, interval: float, m_w: FloatArray) -> tuple[Floa
     """Return the cycles of a rank that can be best, and the memory-time of the waiting W's in each.
 
     A cycle is given by the starts of its six ops (x, y, u, v, then the W's of u and v) relative to
-    that of x, (N, 6). All orders of the ops and places of the idle time are tried; of those with
-    the same starts of x, y, u and v only the one with the lowest memory-time is kept. Memory-time
-    is the sum over both W's of M_W times the time from the end of B to the start of W, (N,).
-    ``lengths``: the durations of the six ops. ``m_w``: M_W of the stages on the way down and up.
+    that of x; the first result, (N, 6), is N cycles. All orders of the ops and all places of the
+    idle time are tried; among cycles with the same starts of x, y, u and v, only the one with the
+    lowest memory-time is kept. Memory-time, the second result, (N,), is the sum over both W's of
+    M_W times the time from the end of B to the start of W. ``lengths``: the durations of the six
+    ops. ``m_w``: M_W of the stages on the way down and up.
     """
     idle = max(0.0, interval - float(lengths.sum()))
     taken = lengths[_CYCLES][:, None] + idle * np.eye(6)
@@ -215,19 +217,19 @@ def _cycles(lengths: FloatArray, interval: float, m_w: FloatArray) -> tuple[Floa
 
 
 def _until(times: FloatArray, interval: float) -> FloatArray:
-    """Return ``times`` modulo the interval, at least 0 and less than the interval.
+    """Return ``times`` modulo the interval, in the range from 0 to below the interval.
 
-    Times that are below a multiple of the interval only by a rounding error become 0.
+    A time that is less than a multiple of the interval by only a rounding error becomes 0.
     """
     found: FloatArray = np.mod(times + _SAME * interval, interval) - _SAME * interval
     return np.maximum(found, 0.0)
 
 
 def _turn(cycles: FloatArray, ways: FloatArray, interval: float) -> FloatArray:
-    """Return how long a microbatch waits between its two F's, and its two B's, on the last rank.
+    """Return how long a microbatch waits on the last rank between its F's, and between its B's.
 
-    The result has one row for each of the ``cycles`` of this rank, (N, 2). ``ways``: as in
-    :class:`PeriodicV`, for this rank.
+    The result has one row of these two waits for each of the rank's ``cycles``, (N, 2). ``ways``:
+    the last rank's row of :attr:`PeriodicV.ways`.
     """
     own = cycles[:, [1, 3]] - cycles[:, [0, 2]] - ways[[1, 3]] + ways[[0, 2]]
     return _until(own, interval)
@@ -245,11 +247,11 @@ def _step(  # noqa: PLR0917
 ) -> tuple[FloatArray, IntArray, FloatArray, int]:
     """Take one step of the shortest path, from the next rank's cycles to each cycle of this rank.
 
-    Returns three arrays by cycle of this rank: the lowest cost, (N',); the index of the next rank's
-    cycle that attains it, (N',); and the waits of x, y, u and v between the two ranks, (N', 4). The
-    fourth result is the number of pairs of cycles that were compared. A longer wait of x makes each
-    of the other three waits shorter or longer by as much, modulo T. So the cost is lowest where one
-    of the four waits is 0.
+    Returns three arrays with an entry for each cycle of this rank: the lowest cost, (N',); the
+    index of the next rank's cycle that attains it, (N',); and the waits of x, y, u and v between
+    the two ranks, (N', 4). The fourth result is the number of pairs of cycles that were compared. A
+    longer wait of x makes each of the other three waits shorter or longer by as much, modulo T. So
+    the cost is lowest where one of the four waits is 0.
     """
     number, same, pairs = len(cycles), _SAME * interval, 0
     found, came = np.full(number, np.inf), np.zeros(number, dtype=np.int64)

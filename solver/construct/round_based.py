@@ -43,9 +43,10 @@ class RoundParameters(NamedTuple):
     In each round, a stage runs one F or none, then one B. ``warm``: the number of F's in the first
     round, and the maximum number of microbatches between F and B. ``budget``: how long a stage may
     idle after its first F. ``yields``: whether a stage runs no F in a round if the next stage's B
-    would arrive before that F ends. ``shared``: whether every stage may idle as long as the stage
-    that has idled most, whatever its budget. ``lockstep``: whether a stage runs no F in a round,
-    other than the first, in which the next stage runs none.
+    would arrive before that F ends; otherwise it runs the F. ``shared``: whether every stage may
+    idle as long as the stage that has idled most, whatever its budget; otherwise only its budget
+    counts. ``lockstep``: whether a stage runs no F in a round, other than the first, in which the
+    next stage runs none; otherwise it may.
     """
 
     warm: IntArray
@@ -93,10 +94,10 @@ _MUTATIONS = (
 def round_parameters(
     linear: LinearInstance, warms: list[IntArray], idle: FloatArray
 ) -> Iterator[RoundParameters]:
-    """Yield the parameters to try with each array of ``warms``.
+    """Yield all parameters to try, for each warm-up in ``warms``.
 
-    ``warms``: arrays of how many F's each stage runs before its first B, (S,) each. ``idle``: the
-    idle time of each stage in a good schedule, (S,).
+    A warm-up is an array of how many F's each stage runs before its first B, (S,). ``idle``: the
+    idle time of each stage in a good schedule, (S,); it is used as a budget.
     """
     none, every = np.zeros(linear.stages, dtype=bool), np.ones(linear.stages, dtype=bool)
     budgets = ((np.zeros_like(idle), True), (np.zeros_like(idle), False), (idle, False))
@@ -108,9 +109,10 @@ def round_parameters(
 
 
 def _shapes(warm: IntArray) -> tuple[IntArray, ...]:
-    """Return ``warm``, preceded by a variant that falls from stage to stage.
+    """Return the warm-ups to try for ``warm``, the number of F's of each stage before its first B.
 
-    If ``warm`` itself falls, it is the only one.
+    They are ``warm`` and, before it, a variant that falls by at least 1 from stage to stage, down
+    to 1. If ``warm`` itself falls in this way, it is the only one.
     """
     falling = warm.copy()
     for i in range(1, len(warm)):
@@ -128,7 +130,8 @@ def round_schedule(
 ) -> bool:
     """Write the packed ops of all stages to ``order``; return whether the order is complete.
 
-    It is not if an F that a B waits for has not been placed, or an F does not fit in memory.
+    It is incomplete if an F does not fit in memory, or if a B waits for an F that has not been
+    placed.
     """
     f, b, w, m_b, m_w, limit, down, up = linear[:8]
     warm, budget, yields, shared, lockstep = parameters

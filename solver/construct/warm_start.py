@@ -29,7 +29,7 @@ _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 
 def warm_starts(problem: Problem, linear: LinearInstance) -> Iterator[tuple[IntArray, ...]]:
-    """Yield orders that fit in memory, each as a tuple of one array of packed ops per rank."""
+    """Yield warm starts: orders that fit in memory, each as one array of packed ops per rank."""
     stages = range(linear.stages)
     fit = int(linear.capacity.min())
     waits = (list(stages), [0] * linear.stages, [linear.microbatches] * linear.stages)
@@ -46,9 +46,10 @@ def warm_starts(problem: Problem, linear: LinearInstance) -> Iterator[tuple[IntA
 def warm_up_counts(linear: LinearInstance, slope: float) -> list[int]:
     """Return the number of microbatches that each stage keeps between F and B.
 
-    It is 1 on the last stage and grows by ``slope`` per stage before it. It never exceeds what fits
-    in the memory of this stage or an earlier one; otherwise the earlier stage would wait for a B of
-    the later one, and that would wait for an F of the earlier one.
+    It is 1 on the last stage and grows by ``slope`` per stage before it, rounded down. It is at
+    most the number of microbatches that fit in the memory of this stage and of every earlier one;
+    otherwise an earlier stage would wait for a B of a later one, and that would wait for an F of
+    the earlier one.
     """
     later = np.arange(linear.stages)[::-1]
     ahead = 1 + np.floor(slope * later + 1e-9).astype(np.int64)
@@ -58,8 +59,8 @@ def warm_up_counts(linear: LinearInstance, slope: float) -> list[int]:
 def alternating_row(linear: LinearInstance, stage: int, ahead: int, wait: int) -> IntArray:
     """Return the packed ops of a stage: ``ahead`` F's, B and F alternately, the remaining B's.
 
-    ``wait``: the maximum number of W's that are deferred; W's also run if an F needs their memory.
-    The stage's memory must hold ``ahead`` times M_B.
+    W's run in between: ``wait`` is the maximum number of W's that are deferred; if an F needs their
+    memory, W's run earlier. The stage's memory must hold ``ahead`` times M_B.
     """
     ops = np.empty(3 * linear.microbatches, dtype=np.int64)
     _fill(ops, stage, ahead, wait, linear.m_b[stage], linear.m_w[stage], linear.limit[stage])

@@ -24,8 +24,9 @@ MANY_OPS = 100_000  # with more ops a family takes seconds to build
 def build_families(best: Incumbent) -> None:
     """Build every family that supports the problem of ``best``, and offer the schedules to it.
 
-    Families that exceed the memory limit are skipped. Stops early if the solve is over, but not
-    before ``best`` has a schedule other than the trivial one.
+    A family whose schedule exceeds the memory limit is skipped. No further family is built once the
+    solve is over (limit reached, interrupted, or proven optimal), unless ``best`` still has only
+    the trivial schedule or none.
     """
     for family in families_of(best.problem):
         if best.over() and best.built:
@@ -39,8 +40,8 @@ def build_families(best: Incumbent) -> None:
 def families_of(problem: Problem) -> list[Family]:
     """Return the families to try, in the order in which to build them.
 
-    Some of them may not support the problem. If it has more than :data:`MANY_OPS` ops, ZB-V comes
-    last, as it takes longest to build.
+    Some of them may not support ``problem``. ZB-V takes longest to build; it comes last if the
+    problem has more than :data:`MANY_OPS` ops.
     """
     found = [*synchronous(), *_sized(problem)]
     if 3 * problem.stages * problem.microbatches > MANY_OPS:
@@ -49,9 +50,9 @@ def families_of(problem: Problem) -> list[Family]:
 
 
 def streaming_families(problem: Problem) -> Iterator[Schedule]:
-    """Yield the schedules of the families that support a problem with streamed weights.
+    """Yield the schedule of each family that supports ``problem``, which has streamed weights.
 
-    Families that exceed the memory limit are skipped.
+    A family whose schedule exceeds the memory limit is skipped.
     """
     for family in (*synchronous(), *map(FSDP, PREFETCHES)):
         if family.supports(problem) is None:
@@ -62,9 +63,10 @@ def streaming_families(problem: Problem) -> Iterator[Schedule]:
 def _sized(problem: Problem) -> Iterator[Family]:
     """Yield ZB-V and Chimera with parameters that suit the smallest memory limit of the ranks.
 
-    Let C be the number of chunks (microbatches on one stage) that fit. ZB-V is yielded with C
-    chunks, unless that is its default, 2 P. Chimera is yielded with C / 2 microbatches of each
-    direction, rounded down, if C is from 2 to P.
+    Let C be the number of chunks (microbatches on one stage) that fit in this limit. ZB-V is
+    yielded for C chunks if C is at least 2 and not its default, 2 P. Chimera is yielded with at
+    most C / 2 microbatches of each direction, rounded down, if C is from 2 to P. Nothing is yielded
+    without a memory limit.
     """
     largest = max(stage.m_b for stage in problem.profile.stages)
     if largest > 0 and problem.limited:

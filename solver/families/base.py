@@ -89,9 +89,9 @@ class Family(ABC):
 class ParametrizedFamily(Family):
     """A family whose name may end in an integer parameter, as in ``interleaved-1f1b:3``.
 
-    ``number``: the parameter, or None if the name has none. ``base``: the name without it.
-    ``parameter``: the word for the parameter in error messages. ``least``, ``most``: the minimum
-    and the maximum of ``number``.
+    ``number``: the parameter, or None if the name has none. ``base``: the name without the
+    parameter. ``parameter``: what error messages call the parameter, such as K. ``least``,
+    ``most``: the minimum and the maximum of ``number``.
     """
 
     number: int | None = None
@@ -113,7 +113,10 @@ class LinearFamily(Family):
 
     @abstractmethod
     def row(self, rank: int, ranks: int, microbatches: int) -> IntArray:
-        """Return the packed ops of rank ``rank`` of ``ranks``, in the order in which they run."""
+        """Return the packed ops of one rank, in the order in which the rank runs them.
+
+        ``rank``: the rank. ``ranks``: the number of ranks, P.
+        """
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
         return profile, Placement.linear(profile.ranks)
@@ -147,7 +150,10 @@ class RoundRobinFamily(Family):
 
 
 def needs_one_stage(problem: Problem) -> str:
-    """Return the reason why a family with one stage per rank does not support ``problem``."""
+    """Return an error message: the family needs one stage per rank.
+
+    The message gives the numbers of stages and ranks of ``problem``.
+    """
     return (
         f"needs one stage per rank (layers are cut to fit), not {counted(problem.stages, 'stage')} "
         f"on {counted(problem.ranks, 'rank')}"
@@ -164,11 +170,11 @@ def finished(
     """Return the timed schedule of a family in which each rank runs its ops in the given order.
 
     ``order``: for each rank, its ops in order, either as :class:`Op` or packed. ``name``: the
-    family's name. ``transfers``: all messages with weights or gradients, in any order; in the
-    result they are in the order in which wires carry them, first come, first served, if the profile
-    has links. ``pairs``: for each rank, the positions in its order at which pairs begin (an F and
-    the BW after it, which run at the same time). Raises InfeasibleError if a rank exceeds its
-    memory limit; the error names the one of these ranks that holds most.
+    family's name. ``transfers``: all messages with weights or gradients, in any order; if the
+    profile has links, the result lists them in the order in which wires carry them, first come,
+    first served. ``pairs``: for each rank, the positions in its order of the F's that begin a pair
+    (an F and the BW after it, which run at the same time). Raises InfeasibleError if a rank exceeds
+    its memory limit; if several do, the error names the one that holds most.
     """
     listed = replace(Schedule.of(problem, order, name), transfers=tuple(transfers), pairs=pairs)
     schedule = timed(in_sending_order(listed))
@@ -194,9 +200,9 @@ def alternate(
     """Return the packed ops of one ``stage`` in a schedule similar to 1F1B, in order.
 
     First come ``ahead`` F's, then a backward and an F alternately, then the remaining backwards;
-    microbatches are in ascending order. ``backward``: the kind of the backwards, B or BW.
-    ``delay``: if the kind is B, W(k - ``delay``) comes right after B(k), and the remaining W's come
-    last.
+    each kind runs the microbatches in ascending order. ``backward``: the kind of the backwards, B
+    or BW. If it is B, ``delay`` is by how many microbatches W's lag: W(k - ``delay``) comes right
+    after B(k), and the last ``delay`` W's come at the end.
     """
     turn = 3 * np.arange(microbatches)  # sort key of each microbatch's backward
     places = {OpKind.F: turn + 2 - 3 * min(ahead, microbatches), backward: turn}
@@ -209,7 +215,8 @@ def alternate(
 def in_turn(rows: Sequence[IntArray], places: Sequence[IntArray]) -> IntArray:
     """Return the packed ops of all ``rows`` in one array, in ascending order of their sort keys.
 
-    ``places``: for each row, the sort keys of its ops. Ops with equal keys keep their order.
+    ``places``: for each row, the sort keys of its ops. Ops with equal keys stay in the order in
+    which ``rows`` lists them.
     """
     ordered: IntArray = np.concatenate(rows)[np.argsort(np.concatenate(places), kind="stable")]
     return ordered

@@ -39,10 +39,11 @@ Row: TypeAlias = tuple[list[Op], tuple[int, ...]]  # a rank's ops, and the posit
 
 @dataclass(frozen=True, slots=True)
 class DualPipeStep:
-    """An op of the ``index``-th microbatch (from 0 on) that passes a chunk of the rank.
+    """An op of a rank: the op of this ``kind`` for one microbatch on one of the rank's two stages.
 
-    ``chunk``: 0 or 1, the rank's first or second stage. ``overlaps``: whether the op runs at the
-    same time as that of the next step.
+    ``chunk``: 0 for the rank's first stage, 1 for its second. ``index``: the number of microbatches
+    that pass this chunk before the op's microbatch. ``overlaps``: whether the op runs at the same
+    time as the next step; otherwise the next step runs after it.
     """
 
     kind: OpKind
@@ -55,8 +56,8 @@ class DualPipeSteps:
     """The ops of one rank of DualPipe or DualPipeV in order, as a list in ``steps``.
 
     A microbatch passes ``turns`` ranks before it turns round or gets to the half of the ranks where
-    the other direction enters; ``place`` is the rank's position among these, from 0 on. ``count``:
-    the number of microbatches that pass each of the rank's two chunks.
+    the other direction enters; ``place`` is the position of this rank among these ranks, the first
+    being 0. ``count``: the number of microbatches that pass each of the rank's two chunks.
     """
 
     def __init__(self, place: int, turns: int, count: int) -> None:
@@ -123,10 +124,11 @@ def ops_and_pairs(
 ) -> Row:
     """Return the ops of a rank's ``steps``, and the positions where its pairs begin.
 
-    A pair is an F and a BW that run at the same time; its position is that of the F among the ops.
-    ``stages``: the rank's first and second stage. ``microbatch(chunk, index)``: the number of the
-    ``index``-th microbatch on a chunk (0 or 1). ``count``: the number of microbatches; steps of
-    microbatches from number ``count`` on are left out.
+    A pair is an F and a BW that run at the same time; it begins with its F. ``stages``: the rank's
+    first and second stage. ``microbatch``: a function of a chunk (0 or 1) and an index, which
+    returns the number of the microbatch that passes this chunk as the ``index``-th (the first has
+    index 0). ``count``: the number of microbatches; steps whose microbatch has a number of
+    ``count`` or more are left out.
     """
     ops: list[Op] = []
     pairs = []
@@ -143,10 +145,11 @@ def ops_and_pairs(
 
 
 def overlapped(problem: Problem, rows: list[Row], name: str) -> Schedule:
-    """Return the timed schedule in which each rank runs its row of ``rows``.
+    """Return the timed schedule with the given ops and pairs of each rank.
 
-    The F and the BW of a pair run at the same time if the profile has the times of pairs, otherwise
-    one after the other. ``name``: the family's name.
+    ``rows``: for each rank, its ops and the positions of its pairs. The F and the BW of a pair run
+    at the same time if the profile has the times of pairs, otherwise one after the other. ``name``:
+    the family's name.
     """
     pairs = tuple(pairs for _, pairs in rows) if problem.profile.pairs_known else ()
     return finished(problem, [ops for ops, _ in rows], name, pairs=pairs)

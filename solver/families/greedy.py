@@ -18,11 +18,11 @@ _SLOTS = {OpKind.F: 1, OpKind.BW: 2}
 def greedy(
     waits: Mapping[Op, Sequence[Op]], rank: Mapping[Op, int], priority: Callable[[Op], Any]
 ) -> list[list[Op]]:
-    """Return the order of ops on each rank, by rank, if no rank idles while it has a ready op.
+    """Return each rank's ops in the order in which a greedy simulation runs them.
 
-    A free rank runs the ready op with the lowest sort key. ``waits``: for each op, the ops that
-    must end before it is ready; messages take no time. ``rank``: the rank of each op.
-    ``priority``: a function that returns the sort key of an op.
+    A rank that is free immediately runs the op with the lowest sort key among its ready ops.
+    ``waits``: for each op, the ops that must end before it is ready; messages take no time.
+    ``rank``: the rank of each op. ``priority``: a function that returns the sort key of an op.
     """
     missing = {op: len(before) for op, before in waits.items()}
     after: dict[Op, list[Op]] = defaultdict(list)
@@ -56,7 +56,8 @@ def greedy(
 def input_of(op: Op, stages: int) -> tuple[Op, ...]:
     """Return the F or BW whose output ``op`` needs, as a tuple of one op.
 
-    The tuple is empty for F's of stage 0. ``op``: an F or BW. ``stages``: the number of stages.
+    The tuple is empty if ``op`` is an F of stage 0. ``op``: an F or BW. ``stages``: the number of
+    stages.
     """
     if op.kind is OpKind.F:
         return (Op(OpKind.F, op.stage - 1, op.microbatch),) if op.stage else ()

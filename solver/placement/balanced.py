@@ -14,13 +14,13 @@ many."""
 
 
 def balanced(profile: Profile, slow: Mapping[int, float], limit: Sequence[float]) -> Placement:
-    """Return a placement in which the busiest rank has little work.
+    """Return a placement in which the busiest rank has little work, though perhaps not the least.
 
     Longest processing time first (LPT; Graham, 1969): stages in descending order of work, each to
-    the rank that finishes it earliest. Then local search moves or swaps stages while that helps the
-    busiest rank. ``slow``: for each slow rank, how many times as long its ops take. ``limit``: the
-    memory limit of each rank; if no rank is slow, those with the largest limits get the stages that
-    hold most.
+    the rank that finishes it earliest. Then local search moves or swaps stages while that makes the
+    busiest rank end earlier. ``slow``: for each slow rank, how many times as long its ops take.
+    ``limit``: the memory limit of each rank. If no rank is slow, the ranks with the largest limits
+    get the stages that hold the most memory.
     """
     pace = [slow.get(rank, 1.0) for rank in range(profile.ranks)]
     work = [stage.t_f + stage.fused for stage in profile.stages]
@@ -33,9 +33,10 @@ def balanced(profile: Profile, slow: Mapping[int, float], limit: Sequence[float]
 
 
 def _longest_first(work: Sequence[float], pace: Sequence[float]) -> list[int]:
-    """Return the rank of each stage by LPT (see :func:`balanced`); on ties that with fewer stages.
+    """Return the rank of each stage by LPT (see :func:`balanced`).
 
-    ``work``: the time of each stage. ``pace``: for each rank, how many times as long its ops take.
+    On ties a stage goes to the rank with fewer stages. ``work``: the time of each stage. ``pace``:
+    for each rank, how many times as long its ops take.
     """
     owners, loads, counts = [0] * len(work), [0.0] * len(pace), [0] * len(pace)
     for stage in sorted(range(len(work)), key=lambda stage: -work[stage]):
@@ -50,7 +51,7 @@ def _better(owners: list[int], work: Sequence[float], pace: Sequence[float]) -> 
     """Return the rank of each stage after the best change, or None if no change helps.
 
     A change moves a stage of the busiest rank to another rank, or swaps it with a stage of another
-    rank. ``owners``: the rank of each stage before. ``work``, ``pace``: as for
+    rank. ``owners``: the rank of each stage before the change. ``work``, ``pace``: as for
     :func:`_longest_first`.
     """
     loads = _loads(owners, work, pace)
@@ -87,8 +88,9 @@ def _loads(owners: Sequence[int], work: Sequence[float], pace: Sequence[float]) 
 def _renumbered(owners: Sequence[int], profile: Profile, limit: Sequence[float]) -> list[int]:
     """Return the rank of each stage after ranks have been exchanged to suit their memory limits.
 
-    Stages that share a rank (``owners``) stay together. The group that holds most is put on the
-    rank with the largest limit, and so on. The earlier a stage is, the more microbatches it holds.
+    ``owners``: the rank of each stage before; stages that share a rank still do so afterwards. The
+    stages that together hold the most memory are put on the rank with the largest limit, and so on.
+    The earlier a stage is, the more microbatches it holds.
     """
     groups = list(dict.fromkeys(owners))
     groups += [rank for rank in range(profile.ranks) if rank not in groups]

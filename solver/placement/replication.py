@@ -12,7 +12,7 @@ KEPT = ("weight_bytes", "grad_bytes", "optimizer_bytes")  # held by a stage for 
 
 
 def why_one_way(profile: Profile, microbatches: int) -> str | None:
-    """Return the reason why microbatches cannot go in both directions, or None if they can."""
+    """Return why microbatches cannot go in both directions, or None if they can."""
     if profile.unlike:
         return "needs microbatches that are alike"
     if profile.ranks % 2:
@@ -26,9 +26,9 @@ def why_one_way(profile: Profile, microbatches: int) -> str | None:
 
 
 def why_unchecked(profile: Profile) -> str | None:
-    """Return why it cannot be checked that two copies of the weights fit in memory.
+    """Return why it cannot be checked whether two copies of the weights fit in memory.
 
-    Returns None if it can, because the profile has ``device_memory`` and all sizes.
+    Returns None if it can be checked: the profile gives ``device_memory`` and all sizes.
     """
     unknown = ["device_memory"] if profile.device_memory is None else _unknown(profile)
     if not unknown:
@@ -40,9 +40,9 @@ def why_unchecked(profile: Profile) -> str | None:
 
 
 def assumed(problem: Problem) -> str:
-    """Return the note on what is assumed about the placement of ``problem``.
+    """Return the note for the table of placements on what is assumed about this placement.
 
-    It is shown in the table of placements, and empty if nothing is assumed.
+    ``problem``: a problem with the placement. Returns an empty string if nothing is assumed.
     """
     if problem.placement.passing is not Passing.MIXED:
         return ""

@@ -43,14 +43,15 @@ AFTER_STOP = 1.0  # seconds after a stop in which placements still get their fir
 
 @dataclass(slots=True, eq=False)
 class TriedPlacement:
-    """A placement with the bound on all its schedules, its search and the best schedule found.
+    """A placement with the lower bound on all its schedules, and the best schedule found.
 
-    ``bound``: None if no schedule fits in memory, with the reason in ``why_not``. ``schedule``:
-    None if the placement was not searched, because its bound is no better than a known cost or for
-    lack of time. ``lacks``: the error with the memory limit that the placement needs, if only the
-    given limit is too small. ``note``: what is assumed about the placement. ``seconds``: how long
-    it was searched; None without a time limit. ``problem``: None if nothing fits, or if the
-    placement is searched elsewhere. ``search``: its solve, None until it has begun.
+    ``bound``: the lower bound; None if no schedule fits in memory, and then ``why_not`` is the
+    reason. ``schedule``: the best schedule; None if the placement was not searched, because its
+    bound is no better than a known cost or for lack of time. ``lacks``: the error with the memory
+    limit that the placement needs, if only the given limit is too small; else None. ``note``: what
+    is assumed about the placement. ``seconds``: how long it was searched; None without a time
+    limit. ``problem``: the problem with this placement; None if nothing fits, or if the placement
+    is searched elsewhere. ``search``: its solve; None until it has begun.
     """
 
     name: str
@@ -74,9 +75,10 @@ class TriedPlacement:
 
     @property
     def promise(self) -> float:
-        """The cost that seems attainable, if a third of the gap to the bound is closed.
+        """A guess of the attainable cost: the cost after a third of the gap is closed.
 
-        It is infinite without a schedule.
+        The gap is that between the cost and the bound. The result is infinite if no schedule is
+        known.
         """
         if self.schedule is None:
             return inf
@@ -90,9 +92,10 @@ class TriedPlacement:
 
 
 class SuccessiveHalving:
-    """Successive halving: the placements that may still win, ever fewer, share the time.
+    """A search by successive halving: placements share the time, ever fewer of them.
 
-    ``tried``: all placements; those with a ``problem`` are the ``contenders``, which are searched.
+    Only placements that may still become the best are searched. ``tried``: all placements.
+    ``contenders``: the ones that can be searched, because they have a ``problem``.
     """
 
     def __init__(self, tried: Sequence[TriedPlacement], should_stop: StoppingCriterion) -> None:
@@ -101,7 +104,10 @@ class SuccessiveHalving:
 
     @property
     def best(self) -> Schedule | None:
-        """The cheapest schedule, on ties the one with the least memory; None if there is none."""
+        """The cheapest schedule, on ties the one that needs the least memory.
+
+        None if there is no schedule.
+        """
         found = [each.schedule for each in self.contenders if each.schedule is not None]
         return min(found, key=cost_and_memory, default=None)
 
@@ -111,13 +117,16 @@ class SuccessiveHalving:
 
     @property
     def bound(self) -> float | None:
-        """A lower bound on the cost of all schedules with any placement; None if nothing fits."""
+        """A lower bound on the cost of all schedules with any of the placements.
+
+        None if nothing fits in memory.
+        """
         bounds = [each.bound for each in self._tried if each.bound is not None]
         return min(bounds, default=None)
 
     @property
     def tried(self) -> list[TriedPlacement]:
-        """All placements, the best first."""
+        """All placements: the best one, then the others by ascending cost, then bound."""
         best = self.best
         return sorted(
             self._tried, key=lambda one: (one.schedule is not best, one.cost, one.bound or inf)
@@ -126,8 +135,8 @@ class SuccessiveHalving:
     def run(self, start: StartSolve, seconds: float) -> None:
         """Search for ``seconds`` in total; if that is infinite, run each search to its own end.
 
-        Only placements that may still win are searched. ``start``: creates the solve of a
-        placement.
+        Only placements that may still become the best are searched. ``start``: creates the solve of
+        a placement.
         """
         self._time = TimeLimit(seconds)
         self._begin(start)
@@ -139,7 +148,7 @@ class SuccessiveHalving:
             each.seconds = None
 
     def _explore(self, seconds: float) -> None:
-        """Search all contenders equally long, then the more promising half of them, and so on.
+        """Search all contenders for equal times, then the more promising half of them, and so on.
 
         ``seconds``: the time for all these searches together.
         """
@@ -157,10 +166,10 @@ class SuccessiveHalving:
         return self.cost < inf and (self._should_stop() or self._time())
 
     def _begin(self, start: StartSolve) -> None:
-        """Build the first schedule of each placement that may win.
+        """Build the first schedule of each placement that may still become the best.
 
-        After a stop this goes on for up to :data:`AFTER_STOP` seconds, because the only schedule
-        might cost many times as much as that of the next placement.
+        After a stop this goes on for up to :data:`AFTER_STOP` seconds, because the only schedule so
+        far might cost many times as much as that of the next placement.
         """
         left: TimeLimit | None = None
         for contender in sorted(self.contenders, key=lambda each: each.bound or 0.0):
@@ -178,7 +187,10 @@ class SuccessiveHalving:
             contender.go(contender.search.run, min(seconds, self._time.left))
 
     def _going_on(self) -> list[TriedPlacement]:
-        """Return the contenders that have begun and may still win, the most promising first."""
+        """Return the contenders whose search has begun and that may still become the best.
+
+        The most promising comes first.
+        """
         begun = [r for r in self.contenders if r.search is not None and self._may_win(r)]
         return sorted(begun, key=lambda contender: contender.promise)
 
@@ -203,11 +215,11 @@ def bounded_placements(
     """Return all placements of ``profile`` to consider, with their bounds; none is searched yet.
 
     ``copies``: the maximum number of copies of the weights; None means 2 if the profile has what is
-    needed to check whether two copies fit, else 1. ``kinds``: the kinds of placements to consider.
-    ``change``: a function that is applied to the problem of each placement. ``slow``: for each rank
-    that it makes slower, how many times as long the ops then take. Activations must fit in the
-    memory limit, and in what the weights, gradients and optimizer state of a rank's stages leave of
-    ``device_memory``.
+    needed to check whether two copies fit, else 1. ``kinds``: the kinds of placements to consider,
+    of those with one copy. ``change``: a function that is applied to the problem of each placement.
+    ``slow``: for each slow rank, how many times as long its ops take. Activations must fit in the
+    memory limit, and in the part of ``device_memory`` that is not taken by the weights, gradients
+    and optimizer state of a rank's stages.
     """
 
     def problem_of(profile: Profile, placement: Placement) -> Problem:
@@ -243,8 +255,9 @@ def best_placement(
 
     A placement is left out if its bound is no lower than the best cost found. ``seconds``: the time
     for all searches together. In this time all placements get first schedules and a short search;
-    the more promising half continues; the most promising one gets the rest of the time. Without a
-    time limit each search runs to its own end, as if its placement were the only one.
+    then the more promising half of them is searched further, and so on; the most promising one gets
+    the rest of the time. Without a time limit each search runs to its own end, as if its placement
+    were the only one.
     """
     halving = SuccessiveHalving(entries, should_stop)
     halving.run(start, seconds)
@@ -254,7 +267,7 @@ def best_placement(
 def _entry(problem: Problem) -> TriedPlacement:
     """Return the placement of ``problem`` with its bound.
 
-    If no schedule fits in memory, the result has no bound, but the reason.
+    If no schedule fits in memory, the result has the reason instead of a bound.
     """
     placement, note = problem.placement, assumed(problem)
     name = placement.name
@@ -274,7 +287,8 @@ def placements(
     """Yield ``profile`` with each placement of its stages that is of one of ``kinds``, once each.
 
     A profile with one stage per rank is also cut into more stages, at most its ``max_stages``; each
-    such placement is yielded with the profile after the cut.
+    placement of these stages is yielded with the cut profile. If the number of stages is no
+    multiple of the number of ranks, nothing is yielded.
     """
     ranks, seen = profile.ranks, set()
     chunks, rest = divmod(profile.num_stages, ranks)
@@ -292,10 +306,10 @@ def placements(
 
 
 def cuts(profile: Profile) -> tuple[int, ...]:
-    """Return the numbers of stages per rank to try if the profile has one stage per rank.
+    """Return the numbers of stages per rank to try for a profile with one stage per rank.
 
-    The result is (1,) if the stages name their layers, as it is not known whether half a stage
-    consists of whole layers.
+    The result is (1,) if the stages name their layers, as half a stage might not consist of whole
+    layers.
     """
     if any(stage.layers for stage in profile.stages):
         return (1,)
@@ -304,10 +318,10 @@ def cuts(profile: Profile) -> tuple[int, ...]:
 
 
 def room(profile: Profile, placement: Placement, limit: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the memory of each rank for activations.
+    """Return the memory of each rank for activations, in the profile's unit.
 
-    It is the rank's ``limit``, or what its weights, gradients and optimizer state leave of the
-    ``device_memory`` if that is less.
+    It is the rank's ``limit`` or, if that is less, the part of its ``device_memory`` that is not
+    taken by the weights, gradients and optimizer state of its stages; at least 0.
     """
     if profile.device_memory is None:
         return limit
@@ -322,10 +336,11 @@ def _kept_on(profile: Profile, placement: Placement, rank: int) -> float:
 
 
 def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
-    """Return the rank that exceeds ``device_memory`` most, the bytes it holds, and its limit.
+    """Return the rank that exceeds its ``device_memory`` by the most, with two sizes.
 
-    A rank holds activations, and the weights, gradients and optimizer state of its stages. Returns
-    None if no rank exceeds its limit, or if the profile has no ``device_memory``.
+    The sizes are the memory that the rank holds (activations, and the weights, gradients and
+    optimizer state of its stages), and its ``device_memory``. Returns None if no rank exceeds its
+    ``device_memory``, or if the profile does not give it.
     """
     problem, timing = schedule.problem, schedule.timing
     devices = problem.profile.device_memory
@@ -341,9 +356,10 @@ def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
 
 
 def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
-    """Return why the device memory is too small, or None if only the given limit is too small.
+    """Return why the device memory is too small for ``problem``.
 
-    ``error``: the error that no schedule of ``problem`` fits in memory.
+    ``error``: the error that no schedule of ``problem`` fits in memory. Returns None if only the
+    given memory limit is too small, or if the profile gives no ``device_memory``.
     """
     profile, rank, least = problem.profile, error.rank, error.smallest
     if profile.device_memory is None or rank is None or least is None:

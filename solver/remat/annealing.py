@@ -23,7 +23,8 @@ FUSED = 3  # row of `Remat.allowed` for fused backwards
 class RematAnnealer(Annealer):
     """Simulated annealing of the best orders, and of the choice for each microbatch and stage.
 
-    The activations may stay, or be recomputed or offloaded, and the backward may be fused.
+    The choice is whether the activations stay, are recomputed or are offloaded, and whether the
+    backward is fused. ``starts``: the orders from which annealing starts.
     """
 
     def __init__(self, problem: Problem, rng: np.random.Generator, starts: AnnealingStarts) -> None:
@@ -51,7 +52,7 @@ class RematAnnealer(Annealer):
         self._starts.offer(tuple(order[a:b].copy() for a, b in ranks), self.method)
 
     def _split(self, row: IntArray) -> IntArray:
-        """Return the row with each BW replaced by B and W, unless BW is faster on its stage."""
+        """Return the row with BW's replaced by B and W, except on stages where BW is faster."""
         kinds, stages, _ = fields_of(row)
         fused = self._allowed[FUSED, stages] & (kinds == OpKind.BW)
         pieces = np.split(row, np.flatnonzero(fused))
@@ -62,7 +63,8 @@ class RematAnnealer(Annealer):
     def _behind(self, rank: int, row: IntArray) -> IntArray:
         """Return the packed ops that could be added to a rank's ``row``, (N,).
 
-        They are the R's, O's, L's and W's of the rank's stages that are allowed and not in ``row``.
+        They are the R's, O's, L's and W's that the rank's stages may run and that are not in
+        ``row``.
         """
         microbatches = np.arange(self._problem.microbatches)
         _, again, out, fused = self._allowed

@@ -19,7 +19,7 @@ _TO_BW = int(OpKind.BW) - int(OpKind.B)
 def fused_neighbours(problem: Problem, rows: Order) -> Order:
     """Return the order with a BW in place of each B that is directly followed by its W.
 
-    Only stages where BW is faster than B and W are changed.
+    The W is removed. Stages where BW is no faster than B and W are left as they are.
     """
     gains, to_w = fusible(problem), int(OpKind.W) - int(OpKind.B)
     result = []
@@ -37,9 +37,9 @@ def _at_stages(row: IntArray, gains: Mask) -> Mask:
 
 
 def _with_bw(row: IntArray, chosen: Mask) -> IntArray:
-    """Return the row with each chosen B replaced by a BW, and without the W after it.
+    """Return the row with each chosen B replaced by a BW, and each chosen W removed.
 
-    ``chosen``: for each op of ``row``, whether it is a B or W to fuse.
+    ``chosen``: for each op of ``row``, whether it is a B or a W to fuse.
     """
     kind = row & KIND_MASK
     result = np.where(chosen & (kind == OpKind.B), row + _TO_BW, row)

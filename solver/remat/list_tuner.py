@@ -13,7 +13,7 @@ from ..search.list_search import ListTuner
 
 
 def remat_list_tuner(problem: Problem, rng: np.random.Generator) -> ListTuner | None:
-    """Return a search of the list scheduler's parameters, with recomputation.
+    """Return a search for the list scheduler's parameters that uses recomputation.
 
     Returns None if a rank has several stages, no memory limit is given, or no stage is
     recomputable.

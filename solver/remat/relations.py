@@ -37,8 +37,9 @@ STARTS = 2  # maximum number of schedules that are annealed one after the other,
 class Relation(NamedTuple):
     """A related problem, and how to turn its orders into orders of the original problem.
 
-    ``orders``: the function that turns one order into any number of orders. ``method``: the label
-    with which these are offered; None means the label of the order that they are made from.
+    ``problem``: the related problem. ``orders``: a function that makes any number of orders of the
+    original problem from one of the related problem. ``method``: the label with which these are
+    offered; None means the label of the order that they are made from.
     """
 
     problem: Problem
@@ -63,11 +64,11 @@ def with_more_memory(problem: Problem, every: bool) -> Iterator[Relation]:
 
 
 class AnnealingStarts:
-    """The best schedules found so far, from which annealing starts.
+    """The best orders found so far, from which annealing starts.
 
     The first call of :meth:`best` returns at most :data:`STARTS` of them, each further call at most
     half as many as the one before, but at least one. ``every``: whether all recomputable stages
-    must be recomputed.
+    must be recomputed; otherwise the search chooses.
     """
 
     def __init__(self, best: Incumbent, every: bool) -> None:
@@ -77,8 +78,8 @@ class AnnealingStarts:
     def offer(self, rows: Order, method: str) -> None:
         """Keep an order if it fits in memory and is among the best, and offer it to the incumbent.
 
-        The same is done with the variant of the order in which adjacent B's and W's are fused.
-        ``method``: the label with which they are offered.
+        The variant of the order in which adjacent B's and W's are fused is treated in the same way.
+        ``method``: the label with which both are offered.
         """
         problem = self._best.problem
         for each in (rows, fused_neighbours(problem, rows)):
@@ -95,10 +96,10 @@ class AnnealingStarts:
         _: Incumbent,
         small: Incumbent,
     ) -> None:
-        """Offer the orders into which the best schedule of a related problem can be turned.
+        """Offer the orders that can be made from the best schedule of a related problem.
 
-        ``orders``, ``method``: those of the :class:`Relation`. ``small``: the incumbent of the
-        related problem.
+        ``orders``, ``method``: as in :class:`Relation`. The unnamed argument, the incumbent of the
+        original problem, is not used. ``small``: the incumbent of the related problem.
         """
         for rows in orders(small.found()[0]):
             self.offer(rows, method or small.method or FALLBACK)
@@ -106,8 +107,8 @@ class AnnealingStarts:
     def best(self) -> list[tuple[float, Order]]:
         """Return the orders to anneal next, each in a pair (cost, order), the cheapest first.
 
-        The order of the incumbent is included if no order is kept or, from the second call on, if
-        it is the cheapest.
+        The incumbent's order is included if no other is kept or, from the second call on, if it is
+        the cheapest.
         """
         order, _, cost = self._best.found()
         if not self._known or (self._number < STARTS and cost < self._known[0][0]):
@@ -118,7 +119,7 @@ class AnnealingStarts:
 
 
 class RematLists:
-    """A method: the list scheduler with recomputation, whose parameters are annealed."""
+    """A method that anneals the parameters of the list scheduler, which uses recomputation."""
 
     def __init__(self, tuner: ListTuner, starts: AnnealingStarts) -> None:
         self._tuner, self._starts, self.able = tuner, starts, True
@@ -132,7 +133,8 @@ def one_at_a_time_with_remat(problem: Problem, every: bool) -> Order:
     """Return the order in which each microbatch ends before the next one begins.
 
     On each stage, a microbatch is recomputed or offloaded if it then holds less memory while it
-    waits for its B. ``every``: whether to recompute all recomputable stages anyway.
+    waits for its B; otherwise its activations stay. ``every``: recompute all recomputable stages in
+    any case.
     """
     kept = Costs.of(problem).kept
     choices = kept.argmin(axis=0)

@@ -44,7 +44,7 @@ _Pair = tuple[int, int]  # stage and microbatch
 def roomier(problem: Problem) -> Iterator[Problem]:
     """Yield the problem without remat, with ever larger memory limits.
 
-    All limits are large enough for some schedule.
+    Each of the limits is large enough for at least one schedule.
     """
     bare = plain(problem)
     least, given = needs(bare), np.array(problem.memory_limit)
@@ -59,8 +59,8 @@ def roomier(problem: Problem) -> Iterator[Problem]:
 def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
     """Yield orders that fit in memory, made from the order ``rows`` by recomputation and offload.
 
-    ``rows`` has neither of them. Each pair of weights in :data:`LOST` gives one result, or none if
-    the ops of some rank cannot be made to fit.
+    ``rows`` has neither recomputation nor offload. Each pair of weights in :data:`LOST` gives one
+    order, or none if the ops of some rank cannot be made to fit.
     """
     rows = tuple(map(split_backwards, rows))
     timing = simulate(Schedule(plain(problem), rows))
@@ -73,7 +73,7 @@ def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
 
 
 class _Fit:
-    """The choice of the microbatches to recompute or offload, which is made rank by rank.
+    """A procedure that chooses, rank by rank, the microbatches to recompute or offload.
 
     ``again``: the weight of the time lost by R's and by early W's. ``out``: the weight of the time
     lost by waiting for copies to or from the host.
@@ -87,9 +87,10 @@ class _Fit:
         self._offloadable = offloadable(problem)
 
     def rank(self, rank: int, row: list[Op], starts: list[float]) -> list[Op] | None:
-        """Return the rank's ops with R's, O's and L's, or None if they cannot be made to fit.
+        """Return the rank's ops with R's, O's and L's added such that they fit in memory.
 
-        ``row``: the rank's ops without remat. ``starts``: the start times of these ops.
+        Returns None if they cannot be made to fit. ``row``: the rank's ops without remat.
+        ``starts``: the start times of these ops in the schedule without remat.
         """
         costs = self._costs
         self._limit = self._problem.memory_limit[rank] * (1 + ROUNDING)
@@ -137,8 +138,8 @@ class _Fit:
     def _back(self, op: Op, now: float) -> bool:
         """Restore the activations for a B if they were released; return whether they fit in memory.
 
-        Other microbatches are recomputed or offloaded, if necessary. ``op``: the B. ``now``: its
-        start.
+        Other microbatches are recomputed or offloaded for this, if necessary. If the activations
+        were never released, the result is True. ``op``: the B. ``now``: its start.
         """
         choice = self._choice.get((op.stage, op.microbatch), STAYS)
         if choice == STAYS:
@@ -150,11 +151,11 @@ class _Fit:
         return fits
 
     def _take(self, memory: float, now: float, new: _Pair | None) -> bool:
-        """Take ``memory`` at time ``now``; return whether it can be made to fit.
+        """Occupy ``memory`` at time ``now``; return whether it can be made to fit.
 
-        Until it fits, microbatches are recomputed or offloaded, or waiting W's run early, the
-        cheapest first. ``new``: the (stage, microbatch) whose F runs now, which may be recomputed
-        but not offloaded; None if no F runs.
+        Until it fits, microbatches are recomputed or offloaded, or waiting W's run early, whatever
+        is cheapest. ``new``: the (stage, microbatch) whose F runs now, which may be recomputed but
+        not offloaded; None if no F runs.
         """
         self._held += memory
         while self._held > self._limit:
@@ -179,8 +180,9 @@ class _Fit:
     def _more(self, pair: _Pair, new: _Pair | None) -> Iterator[int]:
         """Yield the choices (RECOMPUTED, OFFLOADED) by which a microbatch can free memory.
 
-        ``pair``: the stage and the number of the microbatch. ``new``: the same for the F that runs
-        now, which cannot be offloaded. Nothing is yielded for a microbatch with a choice already.
+        Nothing is yielded if the microbatch is to be recomputed or offloaded already. ``pair``: its
+        stage and number. ``new``: the stage and number of the microbatch whose F runs now, which
+        cannot be offloaded; None if no F runs.
         """
         if pair in self._choice:
             return
@@ -220,14 +222,18 @@ class _Fit:
         return self._rate(weight, lost, free, self._freed(pair, choice))
 
     def _freed(self, pair: _Pair, choice: int) -> float:
-        """Return the memory that a (stage, microbatch) frees if it is recomputed or offloaded."""
+        """Return the memory that a microbatch frees on a stage by ``choice``.
+
+        ``pair``: the stage and the microbatch. ``choice``: RECOMPUTED or OFFLOADED.
+        """
         return float(self._costs.m_b[pair[0]] - self._costs.kept[choice, pair[0]])
 
     def _rate(self, weight: float, lost: float, free: float, size: float) -> float:
-        """Return the price of freeing memory: time lost, per memory freed and time it is free.
+        """Return the price of freeing memory: time lost, per memory freed and per time it is free.
 
-        ``lost``: the time lost, which is multiplied by ``weight``; a small constant is added to it.
-        ``free``: the time for which memory is free. ``size``: how much memory is freed.
+        ``lost``: the time lost. It is multiplied by ``weight``, and a small constant is added.
+        ``free``: how long the memory is free. ``size``: how much memory is freed; if it is not
+        positive, the price is infinite.
         """
         if size <= 0:
             return float("inf")
@@ -236,7 +242,10 @@ class _Fit:
 
 
 def returned(op: Op, choice: int) -> Op:
-    """Return the R or L that restores the activations for the B ``op``."""
+    """Return the op that restores the activations for ``op``, which is a B.
+
+    It is an L if ``choice`` is OFFLOADED, otherwise an R.
+    """
     return replace(op, kind=OpKind.L if choice == OFFLOADED else OpKind.R)
 
 

@@ -30,12 +30,12 @@ from ..core.relaxations import offloadable, plain, recomputable
 
 
 def reductions(problem: Problem, every: bool) -> Iterator[Problem]:
-    """Yield problems in which all stages, or only the first ones, are recomputed or offloaded.
+    """Yield problems without remat in which some stages are as if recomputed or offloaded.
 
-    The yielded problems have no remat. Instead, the chosen stages have less M_B and, if they are
-    recomputed, longer B's; memory limits are reduced by the memory for what R or L restores.
-    Problems without enough memory are left out. ``every``: yield only the problem that recomputes
-    all recomputable stages.
+    These are all stages, or only the first ones, as far as they allow it. They have less M_B and,
+    if they are recomputed, longer B's; memory limits are reduced by the memory for what R or L
+    restores. Problems without enough memory are left out. ``every``: yield only the problem in
+    which all recomputable stages are recomputed.
     """
     again, out = recomputable(problem) * RECOMPUTED, offloadable(problem) * OFFLOADED
     firsts = {-(-problem.stages * k // 4) for k in range(1, 5)} if not every else {problem.stages}
@@ -52,10 +52,10 @@ def reductions(problem: Problem, every: bool) -> Iterator[Problem]:
 
 
 def _reduced(problem: Problem, choice: Sequence[int], rests: int) -> Problem | None:
-    """Return the problem with this choice for each stage, or None if there is not enough memory.
+    """Return the problem with the given choice for each stage, or None if memory is too small.
 
-    ``choice``: STAYS, RECOMPUTED or OFFLOADED by stage. ``rests``: the number of remainders (parts
-    of M_B that are not kept) of an offloaded stage for which memory is reserved.
+    ``choice``: STAYS, RECOMPUTED or OFFLOADED, by stage. ``rests``: the number of remainders (the
+    part of M_B that is not kept) of an offloaded stage for which memory is reserved.
     """
     costs, bare = Costs.of(problem), plain(problem)
     stages, room = list(bare.profile.stages), np.zeros(problem.stages)
@@ -79,7 +79,8 @@ def _reduced(problem: Problem, choice: Sequence[int], rests: int) -> Problem | N
 def _joined(costs: Costs, stage: int, choice: int) -> bool:
     """Return whether each W must directly follow its B on a stage with this choice.
 
-    It must if M_W is more than the memory that is kept from F until B.
+    It must if M_W exceeds the memory that the choice keeps from F until B. ``choice``: STAYS,
+    RECOMPUTED or OFFLOADED.
     """
     return choice != STAYS and bool(costs.m_w[stage] > costs.kept[choice, stage])
 
@@ -87,7 +88,8 @@ def _joined(costs: Costs, stage: int, choice: int) -> bool:
 def recomputed(problem: Problem, rows: Order) -> Iterator[Order]:
     """Yield one order: ``rows`` with an R before each B of a recomputable stage.
 
-    ``rows``: one array of packed ops per rank.
+    Where :func:`_joined` demands it, each W is moved right behind its B. ``rows``: one array of
+    packed ops per rank.
     """
     costs, again = Costs.of(problem), recomputable(problem)
     joined = [_joined(costs, s, int(choice)) for s, choice in enumerate(again * RECOMPUTED)]

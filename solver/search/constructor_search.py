@@ -23,19 +23,17 @@ Tried: TypeAlias = tuple[float, RoundParameters]
 
 
 def building(ops: int) -> int:
-    """Return the effort to build and time an order of ``ops`` ops.
-
-    Its unit is the effort to simulate one op.
-    """
+    """Return the effort to build an order of ``ops`` ops and to time it, in simulated ops."""
     return BUILD_OP * ops + BUILD
 
 
 class RoundTuner:
     """Hill climbing on the parameters of round-based construction.
 
-    It keeps the :data:`POOL` best of ``tried``. In each attempt it makes one to three random
-    changes to one of them, and keeps the changes if the cost is no higher. One change moves ops on
-    all ranks, so few attempts are needed even if orders are long.
+    It starts from the :data:`POOL` best of ``tried``, the parameters that have been tried already.
+    In each attempt it makes one to three random changes to one of these settings, and keeps the
+    changed one in its place if the cost is no higher. One change moves ops on all ranks, so few
+    attempts are needed even if orders are long.
     """
 
     def __init__(

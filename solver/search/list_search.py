@@ -40,9 +40,9 @@ FIRST, FIRST_UNLIKE = 5, 12  # number of rounds before any other method runs
 class ListTuner:
     """Simulated annealing of the parameters of the list scheduler.
 
-    If microbatches are equal, the search gives up when its first rounds have not come near the cost
-    of the best schedule. ``rest``: the memory that an R takes on each stage, (S,); None if nothing
-    is recomputed.
+    If microbatches are equal, the search ends early when its first rounds have not come near the
+    cost of the best schedule. ``rest``: the memory that an R restores on each stage, (S,); None if
+    nothing is recomputed.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class ListTuner:
     def orders(self, best: Incumbent, most: float) -> Iterator[Order]:
         """Run one round of annealing, and yield ever cheaper orders that cost less than ``most``.
 
-        ``best``: the incumbent, which limits the round's time and work; nothing is offered to it.
+        ``best``: the incumbent; it limits the round's time and work. The orders are not offered to
+        it.
         """
         self._rounds += 1
         parameters, heats = self._begin(best)
@@ -103,24 +104,28 @@ class ListTuner:
         self._near = bool(self._pool) and self._pool[0][0] <= best.cost * NEAR
 
     def pieces(self, best: Incumbent) -> Pieces:
-        """Run the first rounds, which come before those of any other method, and yield after each.
+        """Run the first rounds, and yield after each of them.
 
-        If no family's schedule fits in memory or microbatches are unlike, they find better
-        schedules than moves of single ops do.
+        They run before any other method: if no family's schedule fits in memory, or if microbatches
+        are unlike, they find better schedules than moves of single ops do.
         """
         while self.able and self._rounds < self._first:
             self.round(best)
             yield
 
     def first(self, best: Incumbent) -> None:
-        """Draw several random settings of the parameters, and offer the cheapest schedule."""
+        """Draw several random settings, and offer the cheapest schedule that they give.
+
+        Nothing is offered if none of the settings gives a complete order.
+        """
         if (rows := self.first_order(best)) is not None:
             best.offer(rows, Method.LIST)
 
     def first_order(self, best: Incumbent) -> Order | None:
         """Draw several random settings of the parameters, and return the cheapest of their orders.
 
-        Returns None if none of the settings gives a complete order.
+        Returns None if none of the settings gives a complete order. ``best``: the incumbent, which
+        counts the work; nothing is offered to it.
         """
         complete = np.isfinite(self._cost(self._draw(best)))
         return self._run.rows(self._stages) if complete else None
@@ -128,8 +133,8 @@ class ListTuner:
     def _begin(self, best: Incumbent) -> tuple[ListParameters, Iterator[Heat]]:
         """Return the parameters that a round starts from, and the temperatures of its pieces.
 
-        The parameters are newly drawn or, once enough settings are kept, usually a copy of one of
-        these.
+        The parameters are newly drawn until enough settings are kept; after that they are usually a
+        copy of a kept setting.
         """
         new = len(self._pool) < self._kept or self._rng.random() < 1 / KEPT
         if new:

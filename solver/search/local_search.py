@@ -40,9 +40,10 @@ Heat: TypeAlias = tuple[float, float]
 
 
 def cooled(hot: float, pieces: int = SLICES) -> Iterator[Heat]:
-    """Return the first and the last temperature of each piece of a round that begins at ``hot``.
+    """Return the first and the last temperature of each piece of a round, as pairs.
 
-    The temperatures fall geometrically, to ``hot`` times :data:`COLD` at the end of the round.
+    The first piece begins at ``hot``. The temperatures fall geometrically, to ``hot`` times
+    :data:`COLD` at the end of the round.
     """
     return pairwise(hot * COLD ** (piece / pieces) for piece in range(pieces + 1))
 
@@ -50,9 +51,9 @@ def cooled(hot: float, pieces: int = SLICES) -> Iterator[Heat]:
 class Annealer:
     """Simulated annealing that starts each round from the best order.
 
-    Each round draws its first temperature and the maximum distance of its moves. ``method``: the
-    label with which orders are offered. ``op``: the effort to time one op, in units of the effort
-    to simulate it. ``slices``: the effort of each of the :data:`SLICES` pieces of a round, in
+    Each round draws its first temperature and the maximum distance of its moves at random.
+    ``method``: the label with which orders are offered. ``op``: the effort to time one op, in
+    simulated ops. ``slices``: the effort of each of the :data:`SLICES` pieces of a round, in
     multiples of :attr:`Incumbent.slice`.
     """
 
@@ -112,8 +113,8 @@ class Annealer:
     def _offer(self, best: Incumbent, order: IntArray, offsets: IntArray, _: IntArray) -> None:
         """Offer ``order``, the packed ops of all ranks, to ``best``.
 
-        ``offsets``: where each rank's ops begin in ``order``, (P + 1,). The last argument is where
-        each rank's ops end, (P,), which only subclasses need.
+        ``offsets``: where each rank's ops begin in ``order``, (P + 1,). The last argument, (P,), is
+        where each rank's ops end; only subclasses use it.
         """
         best.offer(by_rank(order, offsets), self.method)
 

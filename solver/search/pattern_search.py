@@ -31,7 +31,7 @@ NEAR = 1.1  # patterns that cost at most this multiple of the best one are fille
 
 
 def relabelled(rows: Order, entry: IntArray) -> Order:
-    """Return the order ``rows`` with each microbatch k replaced by microbatch ``entry[k]``.
+    """Return the order ``rows`` with microbatch ``entry[k]`` in place of each microbatch k.
 
     ``rows``: one array of packed ops per rank. ``entry``: a permutation of the microbatches, (M,).
     """
@@ -42,10 +42,11 @@ def relabelled(rows: Order, entry: IntArray) -> Order:
 
 
 def offer_filled(best: Incumbent, rows: Order, method: str) -> None:
-    """Offer the pattern ``rows``, filled with the microbatches in several ways, to ``best``.
+    """Offer orders to ``best`` that result from the pattern ``rows``.
 
-    The assignments are those of :func:`entry_orders`. Only results that cost less than the best
-    schedule and fit in memory are offered. ``method``: the label with which they are offered.
+    Its placeholders are replaced by microbatches, once for each assignment of :func:`entry_orders`.
+    A result is offered only if it costs less than the best schedule and fits in memory. ``method``:
+    the label with which results are offered.
     """
     problem, offsets = best.problem, offsets_of(rows)
     simulator = Simulator(problem, offsets)
@@ -59,12 +60,12 @@ def offer_filled(best: Incumbent, rows: Order, method: str) -> None:
 
 
 class PatternSearch:
-    """A search of schedules of the mean microbatch, into which real microbatches are then filled.
+    """A search for schedules of the mean microbatch, which then serve as patterns.
 
-    ``search``: the worker that searches. ``largest``: whether the mean microbatch gets the maximum
-    of the real ones' memory on each stage instead of the mean, so that every microbatch fits into
-    every placeholder. It has no effect if a microbatch with that much memory does not fit on the
-    ranks.
+    The real microbatches replace the mean ones of a pattern. ``search``: the worker that searches.
+    ``largest``: whether the mean microbatch needs on each stage the maximum memory of the real
+    ones, instead of the mean, so that every microbatch fits into every placeholder. If a microbatch
+    with that much memory does not fit on the ranks, the mean is used anyway.
     """
 
     def __init__(self, best: Incumbent, search: Worker, *, largest: bool) -> None:
@@ -87,9 +88,9 @@ class PatternSearch:
 
 
 class _Patterns(Incumbent):
-    """An incumbent that keeps not only its best order, but all within :data:`NEAR` times its cost.
+    """An incumbent that keeps its best order and all others within :data:`NEAR` times its cost.
 
-    ``kept``: the pairs (cost, order) since the last call of :meth:`taken`.
+    ``kept``: the pairs (cost, order) of the orders offered since the last call of :meth:`taken`.
     """
 
     kept: tuple[tuple[float, Order], ...] = ()
@@ -109,8 +110,8 @@ class _Patterns(Incumbent):
     def taken(self) -> Iterator[Order]:
         """Yield the orders kept since the last call, the cheapest first.
 
-        Orders that by now cost more than :data:`NEAR` times the best are left out. Of orders with
-        equal costs only one is yielded.
+        Orders that cost more than :data:`NEAR` times the present best one are left out. If several
+        orders have equal costs, only one of them is yielded.
         """
         kept, self.kept = self.kept, ()
         by_cost = {round(cost / self.cost, 6): rows for cost, rows in kept if self.cost > 0}

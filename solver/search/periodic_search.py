@@ -30,10 +30,10 @@ BUILD_OP, PAIR = 10, 15
 def search_periodic(best: Incumbent) -> Pieces:
     """Search for the shortest interval by bisection, and offer every schedule that fits in memory.
 
-    The interval, the time from one microbatch to the next, lies between the work of the busiest
-    rank per microbatch and the longest interval that can still beat the cost of ``best``. Yields
-    after each schedule tried, so that the search can be paused. Does nothing if :func:`repeats` is
-    false.
+    The interval is the time from one microbatch to the next. The search begins between two limits:
+    the work of the busiest rank per microbatch, and the longest interval that can still beat the
+    cost of ``best``. Yields after each schedule tried, so that the search can be paused. Does
+    nothing if :func:`repeats` returns False.
     """
     problem = best.problem
     if not repeats(problem):
@@ -64,7 +64,7 @@ def search_periodic(best: Incumbent) -> Pieces:
 def repeats(problem: Problem) -> bool:
     """Return whether :func:`search_periodic` applies to the problem.
 
-    It does if the stages form a V, some rank has a memory limit, all microbatches are equal, and
+    It applies if the stages form a V, some rank has a memory limit, all microbatches are equal, and
     there are at least :data:`MANY` times as many microbatches as ranks.
     """
     return (

@@ -34,7 +34,7 @@ best schedule of the second into schedules of the problem, and offers these to t
 
 
 class SmallSearch:
-    """The search of another problem, which continues in rounds during the solve of ``best``.
+    """A search of another problem, which is continued in rounds during the solve of ``best``.
 
     ``small``: the incumbent of the other problem. ``search``: the worker that searches that
     problem. ``ended``: whether the search has nothing left to do.
@@ -61,10 +61,11 @@ class SmallSearch:
 class RelatedSearch(SmallSearch):
     """A method that searches a related problem in rounds, without pairs of F and BW that overlap.
 
-    ``problem``: the related problem. ``search``: the worker that searches it. ``take``: called
-    after a round in which the best schedule of the related problem has improved. ``share``: the
-    fraction of the time or work of the whole solve after which the search ends; None means no
-    limit. Raises InfeasibleError if no schedule of the related problem keeps the memory limit.
+    ``problem``: the related problem. ``search``: the worker that searches it. ``take``: the
+    function that uses its best schedule; it is called after each round in which that schedule has
+    improved. ``share``: the fraction of the whole solve's time or work after which the search ends;
+    None means no limit. Raises InfeasibleError if no schedule of the related problem fits in
+    memory.
     """
 
     def __init__(
@@ -97,9 +98,9 @@ def take_it(best: Incumbent, small: Incumbent) -> None:
 
 
 class Restarts:
-    """Searches that start far from the best schedule, because annealing stays close to its start.
+    """A method that starts far from the best schedule, because annealing stays close to its start.
 
-    A list scheduler with random parameters builds a new schedule. It is annealed until
+    A list scheduler with random parameters builds a new schedule. The schedule is annealed until
     :data:`VAIN_ROUNDS` successive rounds find nothing better; then the next schedule is built.
     """
 
@@ -114,9 +115,10 @@ class Restarts:
         return self._best.budget().seconds_left > ROOM * self._best.slice / OPS_A_SECOND
 
     def round(self, best: Incumbent) -> bool:
-        """Continue the current search, or begin the next one.
+        """Continue the search from the current start, or begin the next one.
 
-        Returns whether that search, not necessarily ``best``, has a better schedule than before.
+        Returns whether that search has found a better schedule than it knew before. It need not be
+        better than that of ``best``.
         """
         if self._search is None or not self._search.able:
             self._search = RelatedSearch(best, best.problem, self._begun, take_it)

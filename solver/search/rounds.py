@@ -19,7 +19,10 @@ END = object()  # stands for the end of an iterator
 
 
 class Round(Protocol):
-    """A method that improves the best schedule in short rounds; ``able``: whether it can go on."""
+    """A method that improves the best schedule in short rounds.
+
+    ``able``: whether the method can run another round.
+    """
 
     @property
     def able(self) -> bool: ...
@@ -27,13 +30,14 @@ class Round(Protocol):
     def round(self, best: Incumbent) -> bool | None:
         """Run one round, and offer the schedules found to ``best``.
 
-        Returns True if the method made progress of its own, even if ``best`` has not improved.
+        Returns True if the method made progress of its own, even if ``best`` has not improved;
+        False or None if it did not, or if only an improvement of ``best`` counts as progress.
         """
         ...
 
 
 class Once:
-    """A method that runs an iterator of pieces of work once: each round runs the next piece."""
+    """A method that runs one iterator of pieces of work to its end, a piece per round."""
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces, self.able = pieces, True
@@ -45,9 +49,9 @@ class Once:
 class MethodTurns:
     """A method that alternates between several others.
 
-    Each round is a round of the method that has used the least time so far, where the time of each
-    round is multiplied by a weight. The weight of a method doubles, up to 8, with each of its
-    rounds that finds nothing, and returns to 1 after a success.
+    Each round is a round of the method that has used the least time so far. The time of each round
+    is multiplied by the method's present weight. The weight doubles, up to 8, with each of the
+    method's rounds that finds nothing, and returns to 1 after a success.
     """
 
     def __init__(self, methods: Sequence[Round]) -> None:

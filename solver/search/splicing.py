@@ -51,10 +51,11 @@ BUILT = 4  # work to build and time an op, in simulated ops
 class Splice(NamedTuple):
     """A piece of a schedule: the next ops of each class after a cut in time.
 
-    A class is all ops of one kind, stage and stream (direction of microbatches). ``cut``: how many
-    ops of each class are before the piece, (number of classes,). ``period``: the number of
-    microbatches, over all streams, whose ops the piece has. ``cost``: by how much the cost of the
-    schedule rises per microbatch added or, if the piece is removed, falls per microbatch removed.
+    A class is all ops of one kind, stage and stream (direction of microbatches). ``cut``: the
+    number of ops of each class that are before the piece, (number of classes,). ``period``: the
+    number of microbatches, over all streams, whose ops are in the piece. ``cost``: by how much the
+    cost of the schedule rises per microbatch added or, if the piece is removed, falls per
+    microbatch removed.
     """
 
     cut: IntArray
@@ -63,7 +64,7 @@ class Splice(NamedTuple):
 
 
 class Splices:
-    """The orders that result from repeating or removing pieces of ``order``.
+    """An order, and the pieces of it that can be repeated or removed to make other orders.
 
     ``problem``: the problem that ``order`` solves. Its microbatches must be equal, equally many in
     each stream (direction), and neither recomputed nor offloaded. ``cuts``: the number of random
@@ -89,25 +90,27 @@ class Splices:
 
     @cached_property
     def cuts(self) -> list[IntArray]:
-        """The cuts at some random times.
+        """The cuts to try, each at a random time.
 
-        Each is an array of how many ops of each class have started, (number of classes,).
+        A cut is an array: for each class, the number of its ops that have started by that time,
+        (number of classes,).
         """
         moments = self._rng.choice(self._start, self._number)
         started = (self._start <= moment for moment in moments)
         return [np.bincount(self._class[ops], minlength=self._classes) for ops in started]
 
     def periods(self, most: int) -> list[int]:
-        """Return the numbers of microbatches that a piece may have, up to ``most``, ascending."""
+        """Return the numbers of microbatches that a piece may have, ascending, at most ``most``."""
         longest = min(self._count // 2, most // self.streams, LONGEST)
         return [d * self.streams for d in range(1, longest + 1)]
 
     def best(self, periods: Sequence[int], copies: int, budget: Budget) -> Splice | None:
         """Return the piece that adds the least cost per microbatch if it is added ``copies`` times.
 
-        With ``copies`` = -1, return the piece whose removal saves most per microbatch. ``periods``:
-        the numbers of microbatches that the piece may have. Returns None if no piece fits in
-        memory, or if the budget ends before one that fits was tried.
+        With ``copies`` = -1, return the piece whose removal saves the most cost per microbatch.
+        ``periods``: the numbers of microbatches that the piece may have. Once the budget is used
+        up, the best piece tried so far is returned. Returns None if none of the pieces tried fits
+        in memory.
         """
         found, least = None, inf
         for period in periods:
@@ -143,10 +146,11 @@ class Splices:
     ) -> tuple[IntArray, IntArray]:
         """Return the order with ``copies`` more copies of a piece or, with -1, without the piece.
 
-        The order is one array of packed ops, rank after rank; the second result is where the ops of
-        each rank end in it, (P,). ``cut``: how many ops of each class are before the piece.
-        ``turns``: the number of ops of each class in the piece. ``names``: the microbatches of the
-        new order, by stream and position, (streams, microbatches per stream).
+        The order is one array of packed ops, rank after rank; the second result is the position
+        after each rank's last op, (P,). ``cut``: the number of ops of each class that are before
+        the piece. ``turns``: the number of ops of each class in the piece. ``names``: the
+        microbatches of the new order, by stream and position in the stream, (streams, microbatches
+        per stream).
         """
         size = len(self._flat) // self._count * names.shape[1]
         source, turn = np.empty((2, size), dtype=np.int64)
@@ -157,9 +161,10 @@ class Splices:
 
 
 class Judge:
-    """The cost of orders of ``problem`` that are given as one array of packed ops.
+    """An evaluator that computes the cost of orders of ``problem``.
 
-    ``offsets``: where each rank's ops would begin if there were only one microbatch, (P + 1,).
+    The orders are given as one array of packed ops, rank after rank. ``offsets``: where each rank's
+    ops would begin if there were only one microbatch, (P + 1,).
     """
 
     def __init__(self, problem: Problem, offsets: IntArray) -> None:
@@ -167,7 +172,10 @@ class Judge:
         self._limit = Costs.of(problem).limit * (1 + ROUNDING)
 
     def cost(self, order: IntArray) -> float:
-        """Return the cost of an order, or infinity if it does not fit in memory."""
+        """Return the cost of an order, or infinity if the order does not fit in memory.
+
+        ``order``: the packed ops of all ranks, rank after rank.
+        """
         cost = self._simulator.cost(order)
         return cost if bool((self._simulator.peak <= self._limit).all()) else inf
 
@@ -177,8 +185,8 @@ def lengthened(
 ) -> Order | None:
     """Return an order of all microbatches of ``problem``, made by repeating the cheapest pieces.
 
-    ``order``: the order to extend, which has ``fewer`` microbatches. Returns None if no piece fits
-    in memory, or if the budget ends first.
+    ``order``: the order to extend. ``fewer``: its number of microbatches. Returns None if no piece
+    fits in memory, or if the budget is used up before.
     """
     while fewer < problem.microbatches:
         splices = Splices(replace(problem, microbatches=fewer), order, rng)
@@ -206,11 +214,12 @@ def _splice(  # noqa: PLR0917
     """Write, for each op of the new order, the op it is copied from and its microbatch's position.
 
     ``offsets``: where each rank's ops begin in the old order. ``of_class``, ``turns``: the class of
-    each op of the old order, and its position in the class. ``cut``: how many ops of each class are
-    before the piece. ``period``: the number of ops of each class in the piece. ``copies``: the
-    number of further copies, or -1 to remove the piece. ``source``: out, the index of the copied op
-    in the old order. ``turn``: out, the position of the new op's microbatch in its stream. Returns
-    where each rank's ops end in the new order, (P,).
+    each op of the old order, and its position in the class. ``cut``: the number of ops of each
+    class that are before the piece. ``period``: the number of ops of each class in the piece.
+    ``copies``: the number of further copies, or -1 to remove the piece. ``source``: out, for each
+    op of the new order, the index in the old order of the op it is copied from. ``turn``: out, for
+    each op of the new order, the position of its microbatch in its stream. Returns the position
+    after each rank's last op in the new order, (P,).
     """
     at, ends = 0, np.empty(len(offsets) - 1, np.int64)
     for rank in range(len(offsets) - 1):

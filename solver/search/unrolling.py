@@ -30,8 +30,8 @@ LEAST, PART = 4, 16
 def fewer_microbatches(problem: Problem) -> list[int]:
     """Return smaller numbers of microbatches with which a schedule still reaches its steady state.
 
-    They are in ascending order. The list is empty if M is too small, or if schedules of ``problem``
-    cannot be extended from fewer microbatches.
+    They are in ascending order. The list is empty if M is too small, or if :func:`in_pieces`
+    returns False, or if ranks send weights.
     """
     if not in_pieces(problem) or problem.placement.passing is not Passing.ACTIVATIONS:
         return []
@@ -42,8 +42,8 @@ def fewer_microbatches(problem: Problem) -> list[int]:
 def in_pieces(problem: Problem) -> bool:
     """Return whether pieces of schedules can be repeated and removed (:class:`.splicing.Splices`).
 
-    This needs equal microbatches, at least two per stream and equally many in each, and neither
-    recomputation nor offload.
+    They can if microbatches are equal, every stream has the same number of them, at least two, and
+    there is neither recomputation nor offload.
     """
     return (
         as_many_each_way(problem)
@@ -53,7 +53,10 @@ def in_pieces(problem: Problem) -> bool:
 
 
 def _slots(problem: Problem) -> int:
-    """Return how many microbatches fit on the rank that holds most of them, from 1 to M."""
+    """Return the maximum, over the ranks, of the number of microbatches that fit in memory.
+
+    The result is at least 1 and at most M.
+    """
     costs = Costs.of(problem)
     held = np.bincount(costs.owner[:, 0], costs.m_b, problem.ranks)
     fit = counts_within(costs.limit * (1 + ROUNDING), held, problem.microbatches)
@@ -63,7 +66,8 @@ def _slots(problem: Problem) -> int:
 def unroll(best: Incumbent, small: Incumbent, rng: np.random.Generator) -> None:
     """Extend the best schedule in ``small`` to all microbatches of ``best``, and offer the result.
 
-    ``small`` is the incumbent of the same problem with fewer microbatches.
+    ``small`` is the incumbent of the same problem with fewer microbatches. Nothing is offered if no
+    extended schedule fits in memory, or if time or work runs out.
     """
     order, _, _ = small.found()
     budget = _budget(best, LENGTHENING)
@@ -74,7 +78,7 @@ def unroll(best: Incumbent, small: Incumbent, rng: np.random.Generator) -> None:
 
 
 class SpliceSearch:
-    """A method that replaces pieces of the best schedule by repeating other pieces."""
+    """A method that removes pieces of the best schedule and repeats other pieces instead."""
 
     able = True
 
@@ -101,6 +105,9 @@ class SpliceSearch:
 
 
 def _budget(best: Incumbent, slices: int) -> Budget:
-    """Return a budget with all the time left, and at most ``slices`` slices of the work left."""
+    """Return a budget with all the time that ``best`` has left, and part of the work it has left.
+
+    The work is at most ``slices`` times :attr:`Incumbent.slice`.
+    """
     left = best.budget()
     return Budget(left.time.left, min(left.work.left, slices * best.slice), best.interrupt)

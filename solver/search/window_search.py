@@ -48,8 +48,8 @@ OPS = 10_000  # problems with more ops are not searched
 class WindowSearch:
     """Large neighborhood search that reorders the ops in windows at random times.
 
-    It is ``able`` while enough time is left to build a model with :data:`ROOM` pairs of ops.
-    ``free``: whether the model may also change which microbatches are recomputed.
+    ``able``: whether enough time is left to build a model with :data:`ROOM` pairs of ops. ``free``:
+    whether the model may also change which microbatches are recomputed.
     """
 
     def __init__(self, best: Incumbent, rng: np.random.Generator, *, free: bool = True) -> None:
@@ -73,8 +73,8 @@ class WindowSearch:
     def _room(self) -> float:
         """Return the number of pairs of ops for which a model can be built in time.
 
-        Building may take half of the time left for a window. The number is negative if not even the
-        model's ops can be created in this time.
+        Building may take half of the time that a window gets. The result is negative if that is too
+        short even to create the ops of the model.
         """
         seconds = self._best.budget(SHARE, SECONDS).seconds_left
         return (seconds / 2 - OP * self._ops) / self._pair
@@ -116,9 +116,9 @@ class WindowSearch:
     def _decided(self) -> Decided:
         """The restrictions on the order of ops that follow from the memory limits.
 
-        They are those of :func:`..exact.instance.decided`, under the assumption that the
-        microbatches of a stream run each stage in ascending order. The list is empty if the problem
-        has recomputation or offload.
+        They are those of :func:`..exact.instance.decided`, if the microbatches of each stream run
+        on every stage in ascending order. The list is empty if the problem has recomputation or
+        offload.
         """
         from ..exact.instance import decided
 
@@ -142,10 +142,10 @@ class WindowSearch:
     def _window(self, graph: ScheduleGraph, pairs: float) -> tuple[IntArray, IntArray]:
         """Return a window around a random time with about ``pairs`` pairs of ops.
 
-        The window is two arrays, (P,): the position of each rank's first op in the window, and that
-        of its first op after it; they are equal where a rank has no op in the window. If the
-        objective is the period, no rank's first op is in the window, because the period is measured
-        from its start.
+        The window is two arrays, (P,): the position of each rank's first op in the window, and the
+        position of the rank's first op after the window; they are equal if no op of the rank is in
+        the window. If the objective is the period, no rank's first op is in the window, because the
+        rank's period is measured from the start of that op.
         """
         timing = graph.schedule.timing
         assert timing is not None

@@ -28,9 +28,9 @@ def priority_first(  # noqa: PLR0917, C901
     """Simulate a graph of ops and transfers; return the nodes in the order of their starts.
 
     Nodes that can never start are left out. A node that is ready starts once its wires are free. If
-    several want a wire that becomes free, the one with the lowest priority number gets it; on ties,
-    the one with the lower index. A wire never waits for a node that is not ready, whereas
-    :func:`pipeloom.ir.cost.event_kernels.first_come` assigns wires in advance.
+    several nodes need a wire when it becomes free, the node with the lowest number in ``priority``
+    gets it; on ties, the node with the lowest index. A wire never waits for a node that is not
+    ready, whereas :func:`pipeloom.ir.cost.event_kernels.first_come` assigns wires in advance.
     """
     nodes = duration.shape[0]
     ready = np.zeros(nodes)
@@ -76,12 +76,12 @@ def priority_first(  # noqa: PLR0917, C901
 
 
 def by_link_priority(schedule: Schedule, priority: FloatArray) -> Schedule:
-    """Return ``schedule`` with its transfers listed in the order in which they start by priority.
+    """Return ``schedule`` with its transfers in the order in which priorities let them start.
 
-    ``priority``: one number per transfer; the lowest goes first. The result has no times;
-    simulating it gives the times that follow from the priorities, or earlier ones. ``schedule`` is
-    returned unchanged if the profile has no links or the schedule no transfers. Raises
-    InvalidScheduleError in the same cases as
+    ``priority``: a number for each transfer; the one with the lowest number goes first. The result
+    has no times; simulating it gives the times that follow from the priorities, or earlier ones.
+    ``schedule`` is returned unchanged if the profile has no links or the schedule no transfers.
+    Raises InvalidScheduleError in the same cases as
     :func:`pipeloom.ir.cost.transfer_order.in_sending_order`.
     """
     if schedule.problem.profile.links is None or not schedule.transfers:

@@ -28,7 +28,7 @@ class WeightPassingParameters(Streaming):
 
 
 class WeightPassingSpace:
-    """The possible parameters of schedules for a problem.
+    """The space of the parameters of schedules for a problem.
 
     ``most``: the maximum number of microbatches of a rank, which is also the maximum of ``rounds``.
     """
@@ -40,9 +40,9 @@ class WeightPassingSpace:
         self._buffers = sorted({min(n, stages) for n in _steps(stages)})
 
     def values(self, now: WeightPassingParameters) -> Mapping[str, Sequence[Any]]:
-        """Return the possible values of each parameter, by its name.
+        """Return the possible values of each parameter, by the parameter's name.
 
-        ``now``: the present values, on which some of the possible ones depend.
+        ``now``: the present values of all parameters, on which some of the possible values depend.
         """
         stages = self._buffers[-1]
         return {
@@ -65,7 +65,7 @@ class WeightPassingSpace:
 
 
 def _steps(most: int) -> Iterator[int]:
-    """Yield 1, 2, 3, 4, 6, 8, 12, 16, ... until ``most`` is reached."""
+    """Yield 1, 2, 3, 4, 6, 8, 12, 16, ..., up to the first power of 2 that is at least ``most``."""
     step = 1
     while step < most:
         yield from (step, step * 3 // 2)

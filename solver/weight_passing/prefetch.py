@@ -21,9 +21,10 @@ from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A sequence of successive ops of ``stage`` on a rank, its ``number``-th one, from 0 on.
+    """A visit: a sequence of successive ops of ``stage`` on a rank.
 
-    ``first``, ``last``: the positions of the first and the last op in the rank's order.
+    ``number``: the number of earlier visits of this stage on the rank. ``first``, ``last``: the
+    positions of the visit's first and last op in the rank's order.
     """
 
     stage: int
@@ -36,7 +37,8 @@ class Visit:
 class Prefetch:
     """The transfer of a stage's weights to a rank for ``visit``.
 
-    It may start once the rank has run ``room`` ops, when a buffer is free.
+    ``room``: how many ops the rank must have run before the transfer may start; then a buffer is
+    free.
     """
 
     visit: Visit
@@ -46,7 +48,7 @@ class Prefetch:
 def visits(order: IntArray) -> list[Visit]:
     """Return the visits in one rank's packed ops, in the order in which they occur.
 
-    A visit is a sequence of successive F's, B's and BW's of one stage.
+    A visit is a sequence of successive F's, B's and BW's of one stage; W's in between do not count.
     """
     kind, stage = order & KIND_MASK, order >> STAGE_SHIFT & STAGE_MASK
     using = np.flatnonzero(kind != OpKind.W)
@@ -65,11 +67,11 @@ def visits(order: IntArray) -> list[Visit]:
 
 
 def prefetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Prefetch]:
-    """Return the prefetches that a rank needs for the visits ``found``, in the order of these.
+    """Return the prefetches that a rank needs for the visits ``found``, in the same order.
 
     ``found``: the rank's visits of stages that it does not own. ``buffers``: the number of buffers
     for the weights of such stages. ``lead``: a stage used in one of the last ``lead`` visits keeps
-    its buffer if possible. Raises ValueError for fewer than one buffer.
+    its buffer if possible. Raises ValueError if ``buffers`` is less than one.
     """
     if buffers < 1:
         raise ValueError(f"buffers: expected 1 or more, got {buffers}")
@@ -87,7 +89,10 @@ def prefetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Prefetch
 
 
 def _following(found: Sequence[Visit]) -> list[float]:
-    """Return, for each visit, the index of the next one of the same stage, or infinity."""
+    """Return, for each visit, the index of the next visit of the same stage.
+
+    It is infinity if there is no further one.
+    """
     following = [float("inf")] * len(found)
     later: dict[int, int] = {}
     for i in reversed(range(len(found))):
@@ -97,11 +102,12 @@ def _following(found: Sequence[Visit]) -> list[float]:
 
 
 def _given_up(held: dict[int, int], following: Sequence[float], newest: int) -> int:
-    """Return the stage whose buffer a new stage takes.
+    """Return the stage that gives up its buffer to a new stage.
 
-    It is the one that is needed again last, of those not used after visit ``newest``; if all were
-    used after that visit, it is the one whose last use is longest ago. ``held``: the index of the
-    last visit of each stage that has a buffer. ``following``: result of :func:`_following`.
+    Among the stages that were not used after visit ``newest``, it is the one whose next use is
+    latest. If all were used after that visit, it is the one whose last use is earliest. ``held``:
+    the index of the last visit of each stage that occupies a buffer. ``following``: the result of
+    :func:`_following`.
     """
     old = [stage for stage, visit in held.items() if visit <= newest]
     if not old:

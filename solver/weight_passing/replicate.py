@@ -11,12 +11,12 @@ from pipeloom.ir.model.schedule import Schedule, Status
 
 
 def replicate(schedule: Schedule, stages: Collection[int]) -> Schedule:
-    """Return ``schedule`` without the transfers of ``stages``, with new times.
+    """Return ``schedule`` with ``stages`` replicated: without their transfers, and with new times.
 
-    Each rank that runs such a stage keeps a copy of its weights, takes part in one reduction of its
-    gradient per iteration, and makes the same optimizer step as the others. Embedding and head are
-    often replicated; if they are tied, nothing more is needed for their common parameters. Raises
-    InputError for stages that do not exist or whose weights are not sent.
+    Each rank that runs one of these stages keeps a copy of its weights, takes part in one reduction
+    of its gradient per iteration, and makes the same optimizer step as the other ranks. Embedding
+    and head are often replicated; if they are tied, nothing more is needed for their common
+    parameters. Raises InputError for stages that do not exist or whose weights are not sent.
     """
     count, sent = schedule.problem.stages, {t.stage for t in schedule.transfers}
     for stage in stages:

@@ -28,9 +28,9 @@ from ..core.tolerances import ROUNDING
 def rows(problem: Problem, rounds: int, deep: int) -> Order:
     """Return the ops of every rank in ``rounds`` rounds, one packed array per rank.
 
-    The microbatches of a round share the weights that arrive. Ranks with fewer microbatches than
-    rounds have fewer rounds. ``deep``: how many of the last stages are run by one microbatch after
-    the other; from 1 to the number of stages.
+    The microbatches of a round share the weights that arrive. A rank with fewer microbatches than
+    ``rounds`` runs one round per microbatch. ``deep``: the number of last stages that are run by
+    one microbatch after the other; from 1 to the number of stages.
     """
     owner = problem.owner[0]
     return tuple(
@@ -63,6 +63,6 @@ def _ops(kind: OpKind, stages: Sequence[int], microbatches: IntArray | int) -> I
 
 
 def within_limit(problem: Problem, order: Order) -> bool:
-    """Return whether the activations on every rank fit in its memory limit."""
+    """Return whether the activations on every rank fit in the rank's memory limit."""
     ranks = zip(held(problem, order), problem.memory_limit, strict=True)
     return all(row.max(initial=0.0) <= limit * (1 + ROUNDING) for row, limit in ranks)

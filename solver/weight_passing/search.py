@@ -47,12 +47,13 @@ DIGITS = 9  # costs are rounded to this many digits before they are compared
 
 @dataclass(frozen=True, slots=True, order=True)
 class Merit:
-    """A sort key of schedules, the best first.
+    """A sort key of schedules; a better schedule has a lower key.
 
-    ``excess``: the memory needed beyond that of the device, on the rank with the highest excess.
-    ``cost``: the value of the objective or, with ``by_step``, the steady step. ``tie``: the other
-    one of these two; 0 if it was not needed. ``bytes``: the bytes sent. ``held``: the highest peak
-    memory of activations of a rank. ``cost`` and ``tie`` are in units of the busiest rank's work.
+    ``excess``: the memory needed beyond that of the device, on the rank where that is the most; 0
+    if all devices suffice. ``cost``: the value of the objective or, with ``by_step``, the steady
+    step. ``tie``: the other one of these two; 0 if it was not computed. ``bytes``: the bytes sent.
+    ``held``: the maximum, over the ranks, of the peak memory of activations. ``cost`` and ``tie``
+    are in units of the busiest rank's work.
     """
 
     excess: float
@@ -68,7 +69,8 @@ NONE = Merit(*[float("inf")] * len(fields(Merit)))  # for parameters that give n
 def busiest_first_owners(problem: Problem) -> tuple[int, ...]:
     """Return the owner of each stage, where that of stage 0 is a rank with the most microbatches.
 
-    The result is that of :func:`default_owners`, with the two ranks exchanged if necessary.
+    The result is that of :func:`default_owners`, in which the owner of stage 0 and that rank are
+    exchanged if they differ.
     """
     found = default_owners(problem)
     busiest = int(np.bincount(problem.owner[0]).argmax())
@@ -80,10 +82,11 @@ class WeightPassingSearch:
     """A search that tries settings of the parameters, each at most once.
 
     The incumbent ``best`` gets the best schedule. ``families``: the schedules of families, which
-    are tried as well. ``options.memory``: returns the memory that each rank needs for a schedule;
-    it is called if the profile has ``device_memory``. With ``options.by_step``, schedules are
-    compared by their steady step (the time of an iteration when iterations follow each other)
-    instead of the objective, and the cost and bound of the incumbent are those of the step.
+    are tried as well. ``options.memory``: a function that returns the memory that each rank needs
+    for a schedule; it is called if the profile gives ``device_memory``. If ``options.by_step`` is
+    set, schedules are compared by their steady step (the time of an iteration when iterations
+    follow each other) instead of the objective, and the cost and bound of the incumbent are those
+    of the step.
     """
 
     def __init__(
@@ -107,11 +110,14 @@ class WeightPassingSearch:
         return busiest_first_owners(self._problem)
 
     def first(self) -> None:
-        """Build one schedule that keeps the memory limit."""
+        """Build one schedule that keeps the memory limit, and offer it to the incumbent."""
         self._merit(self._fewest_rounds(Route.DIRECT))
 
     def round(self, best: Incumbent) -> None:
-        """Descend from the next start; the first round also tries the families' schedules."""
+        """Descend from the next start; the first round also tries the families' schedules.
+
+        ``best``: the incumbent, which limits the time.
+        """
         for schedule in self._families:
             if best.over():
                 break
@@ -124,16 +130,16 @@ class WeightPassingSearch:
 
     @property
     def _nearest(self) -> tuple[float, float]:
-        """``excess`` and ``cost`` of the best merit so far; both infinite if there is none."""
+        """``excess`` and ``cost`` of the best schedule so far; both infinite if there is none."""
         least = self._least[0] if self._least else NONE
         return least.excess, least.cost
 
     def _starts(self, rng: np.random.Generator) -> Iterator[WeightPassingParameters]:
         """Yield the parameters from which to descend.
 
-        The first ones are those with the fewest and with the most rounds that fit in memory, for
-        each route, the best first. Random ones follow. In a round, the microbatches of a rank share
-        the weights that arrive.
+        First come two starts for each route, the better ones before the others: with the fewest
+        rounds that fit in memory, and with the most rounds. Random starts follow. In a round, the
+        microbatches of a rank share the weights that arrive.
         """
         most = [
             WeightPassingParameters(rounds=self._choices.most, route=route, home=route)
@@ -153,7 +159,7 @@ class WeightPassingSearch:
     ) -> list[WeightPassingParameters]:
         """Return ``choices`` sorted by merit, the best first.
 
-        Those for which no time was left are missing.
+        If the time or work runs out, the choices not tried yet are left out.
         """
         merits: dict[WeightPassingParameters, Merit] = {}
         for choice in choices:
@@ -164,8 +170,8 @@ class WeightPassingSearch:
     def _descend(self, now: WeightPassingParameters) -> None:
         """Run coordinate descent from ``now``.
 
-        It varies one parameter at a time, over all its values, until no change helps or the time
-        is over.
+        It varies one parameter at a time, over all its values, until no change helps, or the time
+        or work is used up.
         """
         merit, names = self._merit(now), list(self._choices.values(now))
         left = len(names)
@@ -198,9 +204,9 @@ class WeightPassingSearch:
         return self._consider(schedule)
 
     def _consider(self, schedule: Schedule) -> Merit:
-        """Keep ``schedule``, which is timed and within the memory limit, if it is the best so far.
+        """Keep ``schedule`` if it is the best so far; return its merit.
 
-        Returns its merit.
+        ``schedule``: a timed schedule within the memory limit.
         """
         merit = self._judged(schedule)
         if self._least is None or merit < self._least[0]:
@@ -211,7 +217,8 @@ class WeightPassingSearch:
     def _offer(self, merit: Merit, schedule: Schedule) -> None:
         """Give ``schedule`` to the incumbent if it fits on the devices.
 
-        Otherwise give the incumbent the error that says which rank needs how much memory.
+        Otherwise give the incumbent an error with the rank that lacks the most memory, and the
+        memory that it needs.
         """
         if merit.excess <= 0:
             self._best.take(schedule, merit.cost * self._unit)
@@ -251,7 +258,8 @@ class WeightPassingSearch:
     def _lacks(self, schedule: Schedule) -> FloatArray:
         """Return the memory that each rank needs beyond that of its device, (P,).
 
-        It is negative for ranks that have memory left, and 0 for all if device memory is unknown.
+        It is negative for ranks whose device has memory left, and 0 for all ranks if device memory
+        is unknown.
         """
         given = self._problem.profile.device_memory
         if self._memory is None or given is None:

@@ -43,7 +43,7 @@ from .prefetch import Prefetch, prefetches, visits
 
 
 class Route(Enum):
-    """The route on which a stage's weights get to several ranks, and its D's get back.
+    """A route on which a stage's weights get to several ranks, and its D's get back.
 
     A D is an accumulator of the stage's gradient. The module's docstring shows the routes.
     """
@@ -56,7 +56,7 @@ class Route(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """Parameters of the transfers.
+    """The parameters of the transfers.
 
     - ``buffers``: the number of each rank's buffers for the weights of stages that it does not own.
     - ``route``: the route of the weights.
@@ -65,8 +65,8 @@ class Streaming:
     - ``lead``: a stage that a rank has used in one of its last ``lead`` visits keeps its buffer if
       possible; a visit is a sequence of successive ops of one stage (:mod:`.prefetch`).
     - ``home``: the route of the D's; None means that of the weights.
-    - ``opening``: the number of stages whose first copies use the fan, whatever the route, because
-      ranks have nothing else to do while they wait for these copies.
+    - ``opening``: for stages with a number below this, the first copies use the fan, whatever the
+      route, because ranks have nothing else to do while they wait for these copies.
     """
 
     buffers: int = 2
@@ -102,7 +102,7 @@ def streamed(
 class _Leg:
     """A transfer, with its earliest and its latest start under the assumption that no op waits.
 
-    The latest start still lets the copy arrive in time for all ops that need it.
+    With the latest start, the copy still arrives in time for all ops that need it.
     """
 
     earliest: float
@@ -115,8 +115,8 @@ def default_owners(problem: Problem) -> tuple[int, ...]:
     """Return the owner of each stage, which is one of the ranks that run it.
 
     Greedy: stages in descending order of size, each to the rank that owns the fewest bytes so far;
-    on ties to the one that owns the fewest stages, then to the first one from rank ``stage`` mod P
-    on.
+    on ties to the one that owns the fewest stages; if there are still ties, to the first of these
+    ranks in the cyclic order that begins with rank ``stage`` mod P.
     """
     profile, matrix = problem.profile, users(problem)
     sizes = [_bytes_kept(problem, stage) for stage in range(problem.stages)]
@@ -132,7 +132,7 @@ def default_owners(problem: Problem) -> tuple[int, ...]:
 
 
 def users(problem: Problem) -> list[list[int]]:
-    """Return the ranks that run each stage, in ascending order."""
+    """Return, for each stage, the ranks that run it, in ascending order."""
     return [np.unique(row).tolist() for row in problem.owner]
 
 
@@ -142,7 +142,7 @@ def _bytes_kept(problem: Problem, stage: int) -> float:
 
 
 class _OpTimes:
-    """The start and end of each op under the assumption that no op waits."""
+    """A table of when each op would start and end if no op waited."""
 
     def __init__(self, problem: Problem, order: Sequence[IntArray]) -> None:
         costs = Costs.of(problem)
@@ -200,9 +200,9 @@ def gradients(
 ) -> Iterator[list[Transfer]]:
     """Yield the path of each D, an accumulator of a stage's gradient, to the stage's owner.
 
-    A path is a list of transfers, one per pair of successive ranks. ``order``: one array of packed
-    ops per rank. ``plan``: the parameters of the transfers. ``owner``: the rank that owns each
-    stage.
+    A path is a list of transfers, each from a rank to the next rank on the path. ``order``: one
+    array of packed ops per rank. ``plan``: the parameters of the transfers. ``owner``: the rank
+    that owns each stage.
     """
     parts = [_parts(row, plan.collections) for row in order]
     lengths = [len(row) for row in order]
@@ -232,10 +232,11 @@ def gradients(
 
 
 def _parts(order: IntArray, collections: int) -> dict[int, list[int]]:
-    """Return, by stage, after how many ops of a rank each part of its contributions is complete.
+    """Return when each part of a rank's contributions is complete, as a list for each stage.
 
-    ``order``: the packed ops of the rank. ``collections``: the number of equal parts into which the
-    rank's contributions to a stage's gradient are split; empty parts are left out.
+    The entries are numbers of ops that the rank has run by then. ``order``: the packed ops of the
+    rank. ``collections``: the number of equal parts into which the rank's contributions to a
+    stage's gradient are split; empty parts are left out.
     """
     kind, stage = order & KIND_MASK, order >> STAGE_SHIFT & STAGE_MASK
     adds = (kind == OpKind.W) | (kind == OpKind.BW)
@@ -250,8 +251,8 @@ def _parts(order: IntArray, collections: int) -> dict[int, list[int]]:
 def _paths(ranks: Iterable[int], owner: int, number: int, route: Route) -> list[list[int]]:
     """Return the paths on which copies go from the owner to ``ranks``.
 
-    A path is a list of the ranks that a copy reaches, in order, without the owner. The path whose
-    copy leaves the owner first comes first. ``number``: the number of all ranks, P.
+    A path is a list of the ranks that a copy reaches, in order, without the owner. The paths are in
+    the order in which their copies leave the owner. ``number``: the number of all ranks, P.
     """
     up = sorted(ranks, key=lambda rank: (rank - owner) % number)
     if route is Route.DIRECT:
@@ -265,7 +266,7 @@ def _paths(ranks: Iterable[int], owner: int, number: int, route: Route) -> list[
 
 
 def _fan(way: list[int]) -> list[list[int]]:
-    """Cut ``way`` into parts of 1, 2, 3, ... ranks, and return these from the last to the first."""
+    """Cut ``way`` into parts of 1, 2, 3, ... ranks, and return the parts, the last one first."""
     parts: list[list[int]] = []
     while way:
         length = len(parts) + 1

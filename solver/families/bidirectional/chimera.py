@@ -33,7 +33,8 @@ from .base import BidirectionalFamily
 class Chimera(BidirectionalFamily):
     """Chimera with at most ``most`` microbatches of each direction between F and BW on a rank.
 
-    There are never more than in 1F1B, P - s on stage s; ``most`` = None means as many as that.
+    ``most``: further limits the number of these microbatches, which on stage s is at most P - s, as
+    in 1F1B; None means no further limit.
     """
 
     name = "chimera"
@@ -45,7 +46,7 @@ class Chimera(BidirectionalFamily):
 
 
 def _merged(ranks: int, microbatches: int, most: int | None) -> list[list[Op]]:
-    """Return the order of each rank, merged from the 1F1B orders of both directions.
+    """Return each rank's ops in order, merged from the 1F1B orders of both directions.
 
     If several ops are ready, backwards go before forwards, and earlier microbatches before later
     ones. ``most``: as in :class:`Chimera`.
@@ -64,7 +65,8 @@ def _direction(stage: int, ranks: int, microbatches: int, odd: int, most: int | 
     """Return the ops of ``stage`` for the microbatches of one direction, in 1F1B order.
 
     ``odd``: 0 for the direction of the even microbatches, 1 for that of the odd ones. ``most``: the
-    maximum number of microbatches between F and BW; None means that of 1F1B.
+    maximum number of microbatches between F and BW, if it is below that of 1F1B; None means no
+    further limit.
     """
     count, ahead = (microbatches + 1 - odd) // 2, min(ranks - stage, most or ranks)
     row = unpack(alternate(stage, count, ahead=ahead, backward=OpKind.BW))

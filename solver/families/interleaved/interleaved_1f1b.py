@@ -69,7 +69,7 @@ def _rank(rank: int, ranks: int, chunks: int, microbatches: int, lead: int) -> I
 
 
 def _groups(ranks: int, microbatches: int) -> list[int]:
-    """Return the number of microbatches of each group: at least P if M >= P, else M in one group.
+    """Return the number of microbatches of each group: at least P, or M in one group if M < P.
 
     The sizes are as equal as possible, the larger ones last. ``ranks``: P.
     """

@@ -19,7 +19,7 @@ class VShapeFamily(Family):
     """
 
     def waves(self, stages: int, ranks: int) -> int:
-        """Return how many times the stages go down the ranks and back up.
+        """Return the number of waves: how many times the stages go down the ranks and back up.
 
         ``stages``, ``ranks``: the numbers of stages and ranks of the profile.
         """

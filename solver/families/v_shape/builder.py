@@ -26,9 +26,9 @@ _F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
 
 @dataclass(frozen=True)
 class MeanStage:
-    """One stage with the mean times of all stages. ``delay``: the mean delay between two ranks.
+    """A stage with the mean times of all stages of a problem.
 
-    ``m_w``: the mean M_W in units of the mean M_B.
+    ``delay``: the mean delay between two ranks. ``m_w``: the mean M_W in units of the mean M_B.
     """
 
     t_f: float
@@ -55,11 +55,11 @@ def _mean(values: list[float]) -> float:
 class VBuilder:
     """The V schedule of ranks with equal stages, built op by op.
 
-    Each op that is run starts as early as possible after the ops of its rank that were run before
-    it. By rank: ``order``, the packed ops so far; ``clock``, when the last of them ends; ``held``,
-    the memory in units of M_B; ``late``, the packed W's whose B's have run; ``waited``, the idle
-    time since the first op. ``longest``: the maximum of ``waited`` over the ranks. A *leg* is a
-    microbatch's pass over the ranks: F down, F up, B down or B up.
+    Each op that is run starts as early as possible after the ops that its rank has run before.
+    Values by rank: ``order``, the packed ops run so far; ``clock``, when the last of them ends;
+    ``held``, the memory held in units of M_B; ``late``, the packed W's that wait (their B's have
+    run); ``waited``, the idle time since the first op. ``longest``: the maximum of ``waited`` over
+    the ranks. A *leg* is a microbatch's way over the ranks: F down, F up, B down or B up.
     """
 
     def __init__(self, stage: MeanStage, ranks: int, microbatches: int) -> None:
@@ -86,7 +86,7 @@ class VBuilder:
     def comes_from(self, rank: int, leg: int) -> int | None:
         """Return the other rank from which ``rank`` receives its input on ``leg``.
 
-        Returns None if ``rank`` itself produces that input, or none is needed.
+        Returns None if ``rank`` itself produces that input, or if no input is needed.
         """
         other = rank - 1 if leg in {F_DOWN, B_DOWN} else rank + 1
         return other if 0 <= other < self.ranks else None
@@ -95,7 +95,7 @@ class VBuilder:
         """Return when the inputs of ``rank`` on ``leg`` are produced, and their delay to ``rank``.
 
         The times are a list by microbatch, which grows as ops are run, or None if no input is
-        needed. The delay is one number for all of them.
+        needed. The delay is a single number, the same for all microbatches.
         """
         other = self.comes_from(rank, leg)
         if other is not None:
@@ -103,10 +103,10 @@ class VBuilder:
         return (None if leg == F_DOWN else self._ends[leg - 1][rank]), 0.0
 
     def ready(self, rank: int, leg: int) -> float | None:
-        """Return when the input of the next microbatch of ``rank`` on ``leg`` arrives.
+        """Return when the next microbatch's input on ``leg`` arrives at ``rank``.
 
-        Returns 0 if no input is needed, and None if the input has not been produced or all
-        microbatches have passed.
+        Returns 0 if no input is needed, and None if the input has not been produced yet or all
+        microbatches have passed ``rank`` on ``leg``.
         """
         microbatch = len(self._ends[leg][rank])
         if microbatch == self.microbatches:

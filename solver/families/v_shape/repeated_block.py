@@ -40,9 +40,9 @@ def repeat(block: Block, microbatches: int) -> VBuilder:
     """Return the complete V schedule that repeats ``block``, each op as early as possible.
 
     The F's and B's run in the order of the block's slots. A W runs before one of them in two cases:
-    if the rank would otherwise wait for an input, or if an F would otherwise exceed the block's
-    memory, the maximum of :func:`_chunks` over the ranks. In the order of the slots every op comes
-    after its inputs, so there is no deadlock.
+    if the rank would otherwise wait for an input, or if an F would otherwise exceed the memory that
+    the block needs (the maximum of :func:`_chunks` over the ranks). In the order of the slots every
+    op comes after its inputs, so there is no deadlock.
     """
     ways = VBuilder(_UNIT, len(block), microbatches)
     chunks = max(_chunks(slots, microbatches) for slots in block)
@@ -67,9 +67,10 @@ def repeat(block: Block, microbatches: int) -> VBuilder:
 
 
 def _chunks(slots: Sequence[int], microbatches: int) -> int:
-    """Return the maximum number of chunks that a rank holds if each W runs in the first free slot.
+    """Return the maximum number of chunks that a rank holds at the same time.
 
-    ``slots``: the slots in which microbatch 0 passes the rank on its four legs.
+    Each W runs in the first free slot after its B. ``slots``: the slots in which microbatch 0
+    passes the rank on its four legs.
     """
     at = {slot + _PERIOD * j: leg for leg, slot in enumerate(slots) for j in range(microbatches)}
     assert len(at) == len(slots) * microbatches, f"two ops in one slot: {slots}"

@@ -58,10 +58,10 @@ class Wave(ParametrizedFamily, VShapeFamily):
 
 
 def _priority(op: Op) -> tuple[int, int, int]:
-    """Return the sort key of a ready op, lowest first.
+    """Return the sort key of a ready op; the op with the lowest key runs first.
 
-    BW's come first, as they release memory, that of the earliest microbatch before the others; then
-    F's, that of the latest stage before the others.
+    BW's come before F's, as they release memory. Among BW's the earliest microbatch comes first,
+    among F's the latest stage.
     """
     if op.kind is OpKind.BW:
         return 0, op.microbatch, -op.stage

@@ -74,9 +74,10 @@ class ZBV(ParametrizedFamily, VShapeFamily):
     def _improved(self, problem: Problem, fills: tuple[bool, ...]) -> Iterator[VBuilder]:
         """Yield complete schedules in which the longest total wait of a rank gets ever shorter.
 
-        While a schedule is built, a rank may always wait, in total, for its *spare*: the longest
-        total wait of a rank in the previous schedule minus the rank's own there. ``fills``: for
-        each leg (F down, F up, B down, B up), whether a W may run first to avoid a wait.
+        In all of them, a rank may wait at least as long as its *spare* allows: the longest total
+        wait of any rank in the previous schedule minus this rank's total wait there, or 0 in the
+        first schedule. ``fills``: for each leg (F down, F up, B down, B up), whether a W may run
+        first to avoid a wait.
         """
         stage, ranks = MeanStage.of(problem), problem.ranks
         chunks = self.number or 2 * ranks
@@ -93,11 +94,12 @@ class ZBV(ParametrizedFamily, VShapeFamily):
 
 @dataclass(frozen=True)
 class _Rules:
-    """The rules that choose the next op, with the schedule ``ways`` that they build.
+    """The rules that choose the next op, applied to the schedule ``ways``, which they extend.
 
     ``chunks``: the number of chunks that each rank has memory for. ``fills``: for F down, F up, B
-    down and B up, whether a W may run first to avoid a wait. ``spare``: by rank, how much less time
-    it waited in the previous attempt than the rank that waited longest.
+    down and B up, whether a W may run first to avoid a wait; otherwise the rank waits. ``spare``:
+    for each rank, the longest total wait of any rank in the previous attempt minus the total wait
+    of this rank.
     """
 
     ways: VBuilder
@@ -144,7 +146,7 @@ class _Rules:
         """Return whether ``rank`` still lags behind the previous rank in its F's.
 
         It does if it has run fewer F's in total. It also does if it has not run more F's up (on the
-        second chunk) than the previous rank, as long as that rank has further F's up to run.
+        second chunk) than the previous rank, unless the previous rank has run all of its F's up.
         """
         (down, up), (down_before, up_before) = (
             (self.ways.count(r, F_DOWN), self.ways.count(r, F_UP)) for r in (rank, rank - 1)
@@ -166,7 +168,7 @@ class _Rules:
                 self._run(rank, leg)
 
     def _run(self, rank: int, leg: int) -> None:
-        """Run the op of ``leg`` (F or B, down or up), after the W's that go before it."""
+        """Run the next op on ``leg`` (F or B, down or up), after the W's that go before it."""
         ways = self.ways
         ready = ways.ready(rank, leg)
         assert ready is not None
@@ -181,8 +183,8 @@ class _Rules:
     def _patience(self, rank: int) -> float:
         """Return how much longer ``rank`` may wait.
 
-        In total it may wait as long as the rank that has waited longest so far, or for its
-        ``spare`` if that is more.
+        Its total wait may reach the longest total wait of any rank so far, or its ``spare`` if that
+        is longer.
         """
         most = max(self.ways.longest, self.spare[rank])
         return most - self.ways.waited[rank]
@@ -190,8 +192,9 @@ class _Rules:
     def _make_room(self, rank: int, leg: int) -> bool:
         """Run W's until one more chunk fits in memory for an F; return whether the F may run.
 
-        It may not if no W's are left and the chunk does not fit, or if it is an F down and would
-        take the last chunk, which is reserved for an F up. ``leg``: F_DOWN or F_UP.
+        The F may not run if the chunk does not fit even after all waiting W's, or if it is an F
+        down and would take the rank's last chunk, which is reserved for an F up. ``leg``: F_DOWN or
+        F_UP.
         """
         ways = self.ways
         below = ways.count(rank, F_DOWN) - ways.count(rank, F_UP)

@@ -63,7 +63,7 @@ def _transfers(rank: int, row: list[Op], lengths: list[int], ahead: int) -> Iter
     """Yield the transfers of the weights that ``rank`` gathers and of the gradients that it sends.
 
     ``row``: the rank's ops. ``lengths``: the number of ops of each rank. ``ahead``: the prefetch
-    depth; the weights for an op may be gathered while the ``ahead`` ops before it run.
+    depth K; the weights for an op may be gathered while the K ops before it run.
     """
     for i, op in enumerate(row):
         owner = op.stage % len(lengths)

@@ -42,10 +42,10 @@ from ..base import RoundRobinFamily, finished
 class RingFamily(RoundRobinFamily):
     @abstractmethod
     def phases(self, ranks: int, k: int) -> Iterator[tuple[int, OpKind, int]]:
-        """Yield the phase, kind and stage of each op of a rank's ``k``-th microbatch (from 0 on).
+        """Yield the phase, kind and stage of each op of a rank's microbatch number ``k``.
 
-        A phase is a turn (a step of the whole ring) minus the rank, so it is the same on all ranks.
-        ``ranks``: P.
+        A rank numbers its microbatches from 0. A phase is a turn (a step of the whole ring) minus
+        the rank, so it is the same on all ranks. ``ranks``: P.
         """
 
     def supports(self, problem: Problem) -> str | None:
@@ -76,7 +76,7 @@ class RingFamily(RoundRobinFamily):
 
 
 class Turns:
-    """The turn (step of the whole ring) in which each op runs.
+    """A schedule in turns: the turn (step of the whole ring) in which each op runs.
 
     ``rows[r]``: the pairs (turn, op) of rank r in order.
     """
@@ -90,11 +90,11 @@ class Turns:
         return len(self.rows)
 
     def done(self, rank: int, turn: int) -> int:
-        """Return how many ops ``rank`` has run at the end of ``turn``."""
+        """Return how many ops ``rank`` has run by the end of ``turn``."""
         return bisect_right(self._turn[rank], turn)
 
     def room(self, rank: int, turn: int) -> int:
-        """Return how many ops ``rank`` runs before it can receive the items sent after ``turn``.
+        """Return how many ops ``rank`` must have run to receive the items sent after ``turn``.
 
         Items are copies of weights and gradient accumulators. Their buffers are free before the
         rank's last op in ``turn``.
@@ -113,7 +113,7 @@ _ITEMS = (
 
 
 def _transfers(turns: Turns) -> tuple[Transfer, ...]:
-    """Return all transfers, sorted by the turns after which they happen.
+    """Return all transfers, sorted by the turn after which each of them happens.
 
     The result is empty if there is only one rank.
     """
@@ -141,8 +141,9 @@ def _journey(
 ) -> Iterator[tuple[int, Transfer]]:
     """Yield the transfers of one item, each in a pair (turn after which it happens, transfer).
 
-    The item is the ``copy`` of a stage's weights, or its gradient accumulator. ``uses``: the ops
-    that use it, in the order of their turns.
+    ``kind``: whether the item is a copy of the weights of ``stage`` or the accumulator of its
+    gradient. ``copy``: the number of the copy, 0 for the F's and 1 for the B's; 0 for an
+    accumulator. ``uses``: the ops that use the item, in the order of their turns.
     """
     first, last = uses[0][0], uses[-1][0]
     needed = {(turn, rank): position for turn, rank, position in uses}

@@ -66,8 +66,10 @@ def anneal(  # noqa: PLR0917
 ) -> float:
     """Change the order in ``lists`` by simulated annealing with ``moves`` moves.
 
-    The temperature falls geometrically from ``hot`` to ``cold``. Returns the cost of ``best``,
-    which is ``best_cost`` if no cheaper order was found.
+    The temperature falls geometrically from ``hot`` to ``cold``. The module's docstring says what
+    ``remat``, ``filling`` and ``pairs`` do. ``makespan``: whether the cost is the makespan;
+    otherwise it is the period. Returns the cost of ``best``, or ``best_cost`` if no cheaper order
+    was found.
     """
     timed = lists.order if filling is None else filling.order
     begins = lists.offsets if filling is None else filling.begins
@@ -108,8 +110,8 @@ def _moved(
 ) -> tuple[int, int]:
     """Make a random move; return the first and the last position of the order that changed.
 
-    Returns (0, -1), with the order unchanged, if the move has no effect or would make the order
-    invalid. A change of ``patience`` counts as a change of position 0.
+    If the move has no effect or would make the order invalid, the order stays as it was, and (0,
+    -1) is returned. A change of ``filling.patience`` counts as a change of position 0.
     """
     order, offsets, costs, state = lists.order, lists.offsets, lists.costs, lists.state
     m_w = costs.m_w
@@ -138,8 +140,8 @@ def _moved(
 def _shifted(lists: Lists, remat: Remat | None, pairs: PairTimes | None) -> tuple[int, int, int]:
     """Shift ops of one rank or, with ``pairs``, make a pair (an F and a BW that run together).
 
-    Returns the rank, and the first and the last position changed; the last is less than the first
-    if nothing has changed.
+    Returns the rank, and the first and the last position changed. If nothing has changed, the last
+    position returned is less than the first.
     """
     offsets, reach, state = lists.offsets, lists.reach, lists.state
     stop = offsets[1:] if remat is None else remat.stop
@@ -167,7 +169,11 @@ def _shifted(lists: Lists, remat: Remat | None, pairs: PairTimes | None) -> tupl
 def _timed(
     lists: Lists, remat: Remat | None, filling: Filling | None, pairs: PairTimes | None
 ) -> bool:
-    """Write the start and end of all ops to ``lists``; return whether all ops can start."""
+    """Write the start and end of all ops to ``lists``; return whether every op can start.
+
+    If one cannot, because it waits for itself through other ops or memory is lacking, the times are
+    incomplete.
+    """
     if filling is not None or pairs is not None:
         return play(lists, filling, pairs)
     if remat is None:
@@ -197,8 +203,8 @@ def _blocks(  # noqa: PLR0917
     """Write the blocks of the critical path to ``lists.blocks``, and return their number.
 
     A block is a sequence of ops that one rank runs without a pause
-    (:func:`.moves.critical_blocks`). If W's are filled in, blocks are given by positions among the
-    F's and B's.
+    (:func:`.moves.critical_blocks`). It is given by its first and last position: among all timed
+    ops or, with ``filling``, among the F's and B's only.
     """
     blocks, owner = lists.blocks, lists.costs.owner
     if filling is None:
@@ -220,7 +226,7 @@ def _blocks(  # noqa: PLR0917
 
 @lean
 def _keep(low: int, high: int, lists: Lists, remat: Remat | None, filling: Filling | None) -> None:
-    """Store the order as the last accepted one; it has changed only at positions low..high."""
+    """Store the order as the last accepted one; they differ only at ``low`` to ``high``."""
     copy_places(lists.order, low, high, lists.kept, low)
     if remat is not None:
         _copy_choices(remat.arrays[0], remat.stop, remat.kept_choice, remat.kept_stop)
@@ -233,7 +239,7 @@ def _keep(low: int, high: int, lists: Lists, remat: Remat | None, filling: Filli
 def _restore(
     low: int, high: int, lists: Lists, remat: Remat | None, filling: Filling | None
 ) -> None:
-    """Restore the last accepted order, from which the present one differs only at low..high."""
+    """Restore the last accepted order; the present one differs only at ``low`` to ``high``."""
     copy_places(lists.kept, low, high, lists.order, low)
     if remat is not None:
         _copy_choices(remat.kept_choice, remat.kept_stop, remat.arrays[0], remat.stop)

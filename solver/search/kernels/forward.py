@@ -27,7 +27,8 @@ _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 def play(lists: Lists, filling: Filling | None, pairs: PairTimes | None) -> bool:
     """Write the start and end of all ops to ``lists``, with W's filled in or with pairs.
 
-    Returns False if some op can never start, or if neither ``filling`` nor ``pairs`` is given.
+    With ``filling``, the order has only F's and B's, and W's are filled in; else, with ``pairs``,
+    the ops of a pair run together. Returns False if some op can never start, or if both are None.
     """
     clock, free, held = lists.clock, lists.free, lists.held
     for r in range(len(clock)):
@@ -43,10 +44,10 @@ def play(lists: Lists, filling: Filling | None, pairs: PairTimes | None) -> bool
 
 @lean
 def _fill(lists: Lists, filling: Filling) -> bool:
-    """Time the F's and B's, with W's filled in between; return whether all ops can start.
+    """Time the F's and B's, with W's filled in between; return whether every op can start.
 
-    Writes the times to ``lists``, and the resulting order and the sources of its ops to
-    ``filling``.
+    Writes the times to ``lists``. Writes the order with W's to ``filling.order`` and, for each of
+    its ops, the position in the order without W's to ``filling.source``.
     """
     order, offsets, f_end, b_end = lists.order, lists.offsets, lists.f_end, lists.b_end
     clock, free, held, position = lists.clock, lists.free, lists.held, lists.position
@@ -106,10 +107,10 @@ def _fill(lists: Lists, filling: Filling) -> bool:
 
 @lean
 def _run(lists: Lists, pairs: PairTimes) -> bool:
-    """Time the ops, where the ops of a pair run together; return whether all ops can start.
+    """Time the ops, where the ops of a pair run together; return whether every op can start.
 
-    Each rank is advanced until an op lacks its input; then the ranks that were waiting for outputs
-    of this rank are advanced.
+    A rank runs its ops until one lacks its input. Then the ranks that were waiting for outputs of
+    this rank continue.
     """
     order, offsets, f_end, b_end = lists.order, lists.offsets, lists.f_end, lists.b_end
     clock, free, position, ready = lists.clock, lists.free, lists.position, lists.ready
@@ -150,7 +151,8 @@ def is_pair(order: IntArray, at: int, stop: int, durations: FloatArray, pairs: P
     """Return whether the op at position ``at`` is an F that runs as a pair with the next two.
 
     The next two must be a B and its W, of another stage or microbatch than the F, and the pair must
-    be faster than the three ops one by one. ``stop``: the end of the rank's ops, exclusive.
+    be faster than the three ops one after the other. ``stop``: the position after the rank's last
+    op. ``pairs``: the time of a pair, by the stages of F and B, (S, S).
     """
     if at + 2 >= stop or kind_of(order[at]) != _F or kind_of(order[at + 1]) != _B:
         return False
@@ -165,10 +167,11 @@ def is_pair(order: IntArray, at: int, stop: int, durations: FloatArray, pairs: P
 def _arrival(
     op: int, f_end: FloatArray, b_end: FloatArray, into_f: FloatArray, into_b: FloatArray
 ) -> float:
-    """Return when the input of an op arrives, or infinity if it has not been computed yet.
+    """Return when the input of an op arrives from another stage.
 
-    Returns 0 if the op needs no input from another stage. ``f_end``, ``b_end``: the end of each F
-    and B, (S, M). ``into_f``, ``into_b``: the delay of each F's and B's input, (S, M).
+    Returns 0 if no such input is needed, and infinity if the end of the op that produces it is not
+    known yet. ``f_end``, ``b_end``: the end of each F and B, infinite if not known, (S, M).
+    ``into_f``, ``into_b``: the delay of each F's and B's input, (S, M).
     """
     kind, stage, microbatch = fields(op)
     came = 0.0
@@ -191,7 +194,9 @@ def _finish(  # noqa: PLR0917
 ) -> tuple[int, float]:
     """Record the end of an op; return the rank that needs its output, and the arrival time there.
 
-    Returns (-1, infinity) if no other stage needs the output. Arrays: as in :func:`_arrival`.
+    Returns (-1, infinity) if no other stage needs the output. ``f_end``, ``b_end``: where the end
+    is recorded. ``owner``: the rank of each stage and microbatch, (S, M). ``into_f``, ``into_b``:
+    as for :func:`_arrival`.
     """
     kind, stage, microbatch = fields(op)
     wakes, arrival = -1, np.inf

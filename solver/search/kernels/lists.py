@@ -71,12 +71,16 @@ class Lists(NamedTuple):
 class Remat(NamedTuple):
     """The choices of recomputation, offload and fused backwards, if annealing may change them.
 
-    A rank's part of :attr:`Lists.order` has the ops that run, followed by the R's, O's, L's and W's
-    that could run but do not. ``arrays``: the simulator's arrays for remat, with the choice for
-    each (stage, microbatch). ``allowed``: whether each stage may have each choice, (4, S); the rows
-    are STAYS, RECOMPUTED, OFFLOADED and FUSED. ``stop``: where the ops that run end on each rank,
-    (P,). ``kept_choice``, ``kept_stop``: the choices and ``stop`` of the last accepted order.
-    ``best_stop``: the ``stop`` of the best order found.
+    A rank's part of :attr:`Lists.order` lists the ops that run, followed by the R's, O's, L's and
+    W's that could run but do not.
+
+    - ``arrays``: the simulator's arrays for remat; the first is the choice for each (stage,
+      microbatch).
+    - ``allowed``: whether each stage may use each choice, (4, S); the rows are STAYS, RECOMPUTED,
+      OFFLOADED and FUSED.
+    - ``stop``: for each rank, the position after the last op that runs, (P,).
+    - ``kept_choice``, ``kept_stop``: the choices and ``stop`` of the last accepted order.
+    - ``best_stop``: the ``stop`` of the best order found.
     """
 
     arrays: RematArrays
@@ -94,15 +98,16 @@ PairTimes: TypeAlias = FloatArray
 class Filling(NamedTuple):
     """The arrays for orders of only F's and B's, where W's are filled in when an order is timed.
 
-    - ``patience``: a rank runs a W if its next input arrives at least this multiple of T_W from
-      now, (P,).
+    - ``patience``: a rank that waits for its next input runs a W meanwhile if the input arrives no
+      earlier than this multiple of T_W from now, (P,).
     - ``kept_patience``: the ``patience`` of the last accepted order.
-    - ``order``: out, the ops including W's, (T,).
-    - ``source``: for each op in ``order``, its position among the F's and B's; for a W, the
+    - ``order``: out, the packed ops including W's, (T,).
+    - ``source``: out, for each op in ``order``, its position among the F's and B's; for a W, the
       position of the next F or B of its rank.
     - ``kept_source``: the ``source`` of the last accepted order.
-    - ``queue``: the W's that wait to run; those of a rank are at ``oldest`` to ``newest - 1``.
-    - ``at``: where in ``order`` the next op of each rank is written, (P,).
+    - ``queue``: the packed W's that wait to run; those of rank r are at positions ``oldest[r]`` up
+      to ``newest[r]``, exclusive.
+    - ``at``: the position in ``order`` at which the next op of each rank is written, (P,).
     - ``nothing``: zeros in the shape of M_W. They replace M_W when the memory of a moved order is
       checked, because waiting W's run before an F that would otherwise lack memory.
     - ``begins``: where each rank's ops begin in ``order``, (P + 1,).

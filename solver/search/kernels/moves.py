@@ -45,8 +45,8 @@ AnyArray: TypeAlias = npt.NDArray[Any]
 def shift(order: IntArray, source: int, target: int) -> None:
     """Move an op of ``order`` from position ``source`` to ``target``, and shift those in between.
 
-    If the op passes another of the same kind and stage, the two exchange microbatches, so that the
-    sequence of microbatches stays the same.
+    If the op passes another op of the same kind and stage, the two exchange microbatches, so that
+    the ops of this kind and stage still run the microbatches in the same sequence.
     """
     step = 1 if target > source else -1
     carried = order[source]
@@ -82,8 +82,8 @@ def move_run(  # noqa: PLR0917
 ) -> tuple[int, int]:
     """Move ``together`` consecutive ops of a rank, the first one from ``source`` to ``target``.
 
-    Returns the first and the last position changed, or (0, -1), with the order unchanged, if an op
-    would leave the rank's part of the order or the move would have no effect.
+    Returns the first and the last position changed. If an op would leave the rank's part of the
+    order, or the move would have no effect, the order stays as it was, and (0, -1) is returned.
     """
     low, high = min(source, target), max(source + together - 1, target)
     if low < first or high >= stop or order[source] & CLASS_MASK == order[target] & CLASS_MASK:
@@ -108,11 +108,11 @@ def several(state: State) -> int:
 
 @lean
 def move_along(lists: Lists, filling: Filling) -> bool:
-    """Move consecutive ops of a random microbatch by the same random distance.
+    """Move ops of a random microbatch by the same random distance, each on its own rank.
 
-    The ops are an F or B and the next ones on the microbatch's way through the stages; each moves
-    within the order of its own rank. A move that would make the order of a rank invalid is undone.
-    Returns whether any op has moved.
+    The ops are a random F or B and some that follow it on the microbatch's way through the stages;
+    other ops next to each of them may move along. A move that would make the order of a rank
+    invalid is undone. Returns whether any op has moved.
     """
     runs, offsets, costs, state = lists.order, lists.offsets, lists.costs, lists.state
     kind, stage, microbatch = fields(runs[int(random(state) * len(runs))])
@@ -145,8 +145,8 @@ def move_along(lists: Lists, filling: Filling) -> bool:
 def _find(runs: IntArray, op: int, near: int, first: int, stop: int) -> int:
     """Return the position of ``op`` among ``runs[first]`` to ``runs[stop - 1]``, or -1.
 
-    The search goes outward from position ``near``, and ends after :data:`FAR` positions on each
-    side.
+    The search goes outward from position ``near``. If ``op`` is not among the nearest :data:`FAR`
+    positions on each side, -1 is returned.
     """
     for apart in range(FAR):
         if near + apart < stop and runs[near + apart] == op:
@@ -162,9 +162,10 @@ def make_pair(  # noqa: PLR0917
 ) -> tuple[int, int]:
     """Move a B and its W right behind an F, so that the three can run as a pair.
 
-    The F is the first one at or after position ``source``. The B is the nearest one on a random
-    side of it, at most ``reach`` positions away. The rank's ops are at ``first`` to ``stop - 1``.
-    Returns the first and the last position changed, or (0, -1) if there are no such ops nearby.
+    The F is the first one at or after position ``source``. The B is the nearest one on a side of it
+    that is chosen at random, at most ``reach`` positions away. The rank's ops are at positions
+    ``first`` to ``stop - 1``. Returns the first and the last position changed, or (0, -1) if there
+    are no such ops.
     """
     at = source
     while at < stop and kind_of(order[at]) != _F:
@@ -203,8 +204,10 @@ def keeps_rules(  # noqa: PLR0917
 ) -> bool:
     """Return whether a rank's changed order is valid.
 
-    It is if the ops of each microbatch are in a possible sequence and the rank keeps its memory
-    limit. The sequence is checked up to position ``high``, memory only from ``low`` to ``high``.
+    It is valid if each microbatch runs its ops on each stage in a possible sequence (such as F
+    before B before W), and the rank keeps its memory limit. ``low``, ``high``: the changed
+    positions. The sequence is checked from the rank's first op to ``high``, memory from ``low`` to
+    ``high``.
     """
     held = 0.0
     keeps = True
@@ -254,9 +257,10 @@ def keeps_rules(  # noqa: PLR0917
 
 @lean
 def note(order: IntArray, low: int, high: int, place: IntArray) -> None:
-    """Record in ``place`` where the F's and backwards among ``order[low]`` to ``order[high]`` are.
+    """Record in ``place`` where the F's and backwards at positions ``low`` to ``high`` are.
 
-    ``place``: positions by kind (0 for F, 1 for B or BW), stage and microbatch, (2, S, M).
+    ``place``: positions in ``order`` by kind (0 for F, 1 for B or BW), stage and microbatch, (2, S,
+    M).
     """
     for at in range(low, high + 1):
         kind, stage, microbatch = fields(order[at])
@@ -270,9 +274,9 @@ def _follows_at_once(
 ) -> bool:
     """Return whether the op at position ``at`` starts when the previous op of its rank ends.
 
-    O's and L's between the two are skipped, as their copies run at the same time as other ops. But
-    the result is also True if the op starts when an O between them ends. ``first``: position of the
-    rank's first op.
+    The previous op is the last one before ``at`` that is no O or L, as copies run at the same time
+    as other ops. But the result is also True if the op starts when an O between the two ends.
+    ``first``: position of the rank's first op.
     """
     before = at - 1
     while before >= first and kind_of(order[before]) >= _O:
@@ -296,9 +300,10 @@ def critical_blocks(  # noqa: PLR0917
 ) -> int:
     """Write the blocks on the critical path to the last op of ``rank``, and return their number.
 
-    A *block* is a sequence of ops that one rank runs without a pause: from an op that waited for
-    its input to the op whose output the next block, on another rank, waited for. The path is
-    followed backwards, so the last block comes first. Blocks of a single op are left out.
+    A *block* is a sequence of ops that one rank runs without a pause. It begins with an op that
+    waited for its input, and ends with the op whose output the next block, on another rank, waited
+    for. The path is followed backwards in time, so the last block comes first. Blocks of a single
+    op are left out.
     """
     stages, found = owner.shape[0], 0
     last = stop[rank] - 1
@@ -329,8 +334,9 @@ def critical_blocks(  # noqa: PLR0917
 def at_an_edge(blocks: IntArray, number: int, reach: int, state: State) -> tuple[int, int]:
     """Draw a move on the critical path: an op goes before its block's first op or behind its last.
 
-    ``blocks``: first and last position of each of ``number`` blocks. ``reach``: the maximum
-    distance of the move. Returns the present position of the op and its new one.
+    ``blocks``: the first and the last position of each block; only the first ``number`` of its rows
+    are used. ``reach``: the maximum distance of the move. Returns the present position of the op
+    and its new one.
     """
     block = int(random(state) * number)
     first, last = blocks[block]
@@ -347,10 +353,10 @@ def rank_of(offsets: IntArray, place: int) -> int:
 
 @lean
 def anywhere(first: int, length: int, reach: int, state: State) -> tuple[int, int]:
-    """Draw a random op among ``length`` ops from position ``first`` on, and a new position for it.
+    """Draw one of the ``length`` ops that begin at position ``first``, and a new position for it.
 
-    Returns both positions. The distance is at most ``reach``, and short ones are likelier than long
-    ones; the new position may be outside the rank's ops.
+    Returns both positions. They differ by at most ``reach``, and small distances are likelier than
+    large ones; the new position may be outside the rank's ops.
     """
     source = first + int(random(state) * length)
     distance = 1 + int(reach * random(state) ** 3)
@@ -367,8 +373,9 @@ def cost_of(
 ) -> tuple[float, float, int]:
     """Return the cost of an order, the value for comparing it, and the rank that decides the cost.
 
-    The value, which annealing compares, is the cost plus a tenth of the ranks' mean span (time from
-    first start to last end), so that it distinguishes the many orders of equal cost.
+    Annealing compares the value, not the cost. The value is the cost plus a tenth of the ranks'
+    mean span (time from first start to last end), so that it distinguishes the many orders of equal
+    cost. ``makespan``: whether the cost is the makespan; otherwise it is the period.
     """
     span, total, last, opens = 0.0, 0.0, 0.0, np.inf
     longest = latest = 0

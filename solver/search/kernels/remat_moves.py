@@ -27,10 +27,10 @@ FUSED = -2
 def change_choices(
     order: IntArray, offsets: IntArray, owner: IntArray, remat: Remat, state: State
 ) -> tuple[int, int, int]:
-    """Change whether some microbatches of a random stage are recomputed, offloaded or fused.
+    """Recompute, offload or fuse some microbatches of a random stage, or undo this.
 
     The microbatches are consecutive. Returns the stage's rank, and the first and the last position
-    of this rank's part of the order, or (0, 0, -1) if nothing has changed.
+    of this rank's part of the order; (0, 0, -1) if nothing has changed.
     """
     stage = int(random(state) * owner.shape[0])
     row = int(random(state) * remat.allowed.shape[0])
@@ -61,9 +61,10 @@ def _change(  # noqa: PLR0917
 ) -> bool:
     """Change the choice for microbatches ``since`` to ``until - 1`` of a stage to ``wanted``.
 
-    ``wanted``: STAYS, RECOMPUTED, OFFLOADED or FUSED. If it is FUSED and the first microbatch's
-    backward is fused already, the backwards of all are split instead. Returns whether anything has
-    changed.
+    ``wanted``: STAYS, RECOMPUTED, OFFLOADED or FUSED. FUSED merges B and W into a BW; but if the
+    backward of microbatch ``since`` is a BW already, the BW's of all these microbatches are split
+    instead. ``first``: position of the rank's first op. ``stop``: for each rank, the position after
+    the last op that runs. Returns whether anything has changed.
     """
     changed = False
     if wanted == FUSED:
@@ -102,8 +103,9 @@ def _fuse_or_split(  # noqa: PLR0917
 ) -> bool:
     """Fuse B and W of a microbatch into a BW or, with ``split``, split its BW into B and W.
 
-    ``of``: the packed F of the microbatch; as F is kind 0, ``of | _B`` is its B. Returns whether
-    the order has changed.
+    ``of``: the packed F of the microbatch; as F is kind 0, ``of | _B`` is its B. ``first``,
+    ``stop``: as for :func:`_change`. Returns whether the order has changed; it has not if the
+    backward already was as wanted.
     """
     at = _backward(order, first, of)
     if (kind_of(order[at]) == _BW) != split:
