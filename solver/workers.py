@@ -125,9 +125,9 @@ class WorkerSearch:
             self._context.lists.first(best)
 
     def construct(self) -> Pieces:
-        """Construct schedules with the parameter settings not tried yet, then by list scheduling.
+        """Construct schedules with parameter settings not tried yet, and one by list scheduling.
 
-        Does nothing unless the problem is linear and the worker's number is 0.
+        Does nothing for workers other than number 0, and for problems that are not linear.
         """
         for parameters in self._left:
             self._best.work.spend(building(self._ops))
