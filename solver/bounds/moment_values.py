@@ -66,9 +66,10 @@ class StreamOnRank:
         return np.stack(columns, axis=1)[:most]
 
     def weights(self) -> FloatArray:
-        """Items for :func:`_fitting`: for each stage, a microbatch with only its W there to come.
+        """Items for :func:`_fitting`: microbatches that only have to run one W.
 
-        Shape (K, 4), with the columns: M_W, the time of the W, pay (0), number of W's (1).
+        There is a row for each stage, shape (K, 4). The columns are: M_W; the time of the stage's
+        W; the pay, 0; the number of W's, 1.
         """
         none, one = np.zeros_like(self.f), np.ones_like(self.f)
         return np.stack([self.m_w, self.w, none, one], axis=1)

@@ -64,7 +64,7 @@ class RankModel:
 
     @property
     def room(self) -> float:
-        """The maximum memory that the rank can hold: the limit, or the sum of all M_B if less."""
+        """The most memory that the rank can hold: the limit, or the sum of all M_B if less."""
         return min(self.limit, self.count * float(self.m_b.sum()))
 
     def area(self) -> Callable[[float], float]:

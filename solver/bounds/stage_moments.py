@@ -141,9 +141,9 @@ class StageMoments:
                 self.solver.Add(self.ends - self.starts >= needed + self.m * limit.early)
 
     def found(self) -> list[int]:
-        """For each choice of :class:`.memory_time.Ways`, the number of microbatches that have it.
+        """For each choice of :class:`.memory_time.Ways`, the number of microbatches with it.
 
-        The MILP must have been solved.
+        The numbers are those of the solution; the MILP must have been solved.
         """
         if len(self.chosen) == 1:
             return [self.m]

@@ -53,5 +53,8 @@ _LABELS = frozenset(Method)
 
 
 def family_of(method: str) -> str:
-    """The family of a schedule found by ``method``: ``optimized``, or a family's name itself."""
+    """The family in the report of a schedule that ``method`` found.
+
+    That is ``method`` itself if it is the name of a family, otherwise ``optimized``.
+    """
     return OPTIMIZED if method in _LABELS else method

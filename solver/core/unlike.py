@@ -52,7 +52,7 @@ def check_unpaired(problem: Problem) -> None:
 
 
 def typical(problem: Problem) -> Problem:
-    """The problem with each microbatch's times and sizes replaced by the mean of all."""
+    """The problem with each time and size replaced by its mean over all microbatches."""
     return _alike(problem, lambda stage: stage)
 
 

@@ -76,10 +76,10 @@ class HostModel(RankModel):
         return float((self.f + self.b + self.w)[i + 1 :].sum())
 
     def _beyond(self, i: int) -> float:
-        """The maximum number of microbatches between their F and their B on s_i that are above s_i.
+        """The maximum number of microbatches above stage s_i of the rank at the same time.
 
-        That is, that have started a stage of the rank above s_i; they hold M_B on s_1 to s_i.
-        ``i``: the index of s_i on the rank.
+        These have started their F, or still have to run their B, on the rank's next stage, and hold
+        M_B on s_1 to s_i. ``i``: the index of s_i on the rank.
         """
         room = self.limit - self.m_b[i + 1]
         return float(counts_within(room, self.held_up_to[i], self.count))
