@@ -109,9 +109,9 @@ class Incumbent:
         return self.order is not None and self.bound.value >= self.beat * (1 - CLOSED)
 
     def over(self) -> bool:
-        """Return whether to stop: with a result, out of time or work, or on request.
+        """Return whether the solve is over: proven optimal, out of time or work, or stopped.
 
-        In the thread that created the incumbent, it also calls the listener, if something has
+        In the thread that created the incumbent, this also calls the listener, if something has
         changed or a second has passed since the last call.
         """
         return self.interrupted() or self.closed or self.work()
@@ -226,8 +226,8 @@ class Incumbent:
     def take(self, schedule: Schedule, cost: float) -> None:
         """Replace the best schedule by ``schedule``, even if that costs more.
 
-        ``schedule``: streams weights. ``cost``: its cost, or its steady step if ``bound`` is a
-        bound on the steady step.
+        ``schedule``: a schedule that streams weights. ``cost``: its cost, or its steady step if
+        ``bound`` is a bound on the steady step.
         """
         with self._lock:
             self.order, self.transfers, self.cost = schedule.order, schedule.transfers, cost
@@ -276,10 +276,11 @@ class Incumbent:
         return Simulator(self.problem, offsets_of(order), self._costs).cost(np.concatenate(order))
 
     def _changed(self) -> None:
-        """Call the listener, or request that the thread that created the incumbent calls it.
+        """Call the listener in the thread that created the incumbent.
 
-        The second applies in other threads. Without a work limit, this also ends the solve if the
-        bound proves that no better schedule exists, or none that costs less than ``beat``.
+        In another thread, request that this one calls it. Without a work limit, this also ends the
+        solve if the bound proves that no better schedule exists, or none that costs less than
+        ``beat``.
         """
         if get_ident() == self._owner:
             self._tell()

@@ -8,7 +8,10 @@ from pipeloom.ir.model.schedule import OPTIMIZED
 
 
 class Method(StrEnum):
-    """How an order was found. An order that a family built has the family's name instead."""
+    """The way in which an order was found, for orders that no family built.
+
+    In reports, the name of the family takes its place for orders that a family built.
+    """
 
     ONE_AT_A_TIME = "one-at-a-time"
     """One microbatch after the other; every problem has this schedule."""

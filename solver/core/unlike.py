@@ -27,10 +27,10 @@ _WHY = "where microbatches are unlike (lists of one number per microbatch)"
 
 
 def check_planned(problem: Problem) -> None:
-    """Raise InputError if microbatches are unlike in a problem that must have equal ones.
+    """Raise InputError if microbatches are unlike and the problem needs equal ones.
 
-    These are problems with recomputation, offload, fused backwards (BW faster than B and W), pairs
-    (an F and a BW at the same time), or mixed passing of activations and weights.
+    It does with recomputation, offload, fused backwards (BW faster than B and W), pairs (an F and a
+    BW at the same time), or mixed passing of activations and weights.
     """
     if not problem.profile.unlike:
         return

@@ -13,9 +13,9 @@ _SUMS = 1e-12  # relative error of a cost that floats were summed to
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """A unit for integer amounts, the tick: ``per_unit`` ticks are one unit of the profile.
+    """A unit for integer amounts, the tick: ``per_unit`` ticks make one unit of the profile.
 
-    ``exact``: whether all amounts for which the unit was chosen are whole numbers of ticks.
+    ``exact``: whether all amounts for which the tick was chosen are whole numbers of ticks.
     """
 
     per_unit: float
@@ -44,7 +44,7 @@ class Ticks:
     def least(self, cost: float) -> int:
         """A lower bound, in ticks, on the cost of any schedule that costs at least ``cost``.
 
-        The schedule's cost in ticks follows from all its times in ticks.
+        The cost in ticks is computed from the schedule's times in ticks.
         """
         ticks = cost * self.per_unit * (1 - _SUMS)
         return math.ceil(ticks - 1e-6) if self.exact else math.floor(ticks)
@@ -52,7 +52,7 @@ class Ticks:
     def most(self, cost: float) -> int:
         """An upper bound, in ticks, on the cost of any schedule that costs at most ``cost``.
 
-        The schedule's cost in ticks follows from all its times in ticks. If ticks are not exact,
+        The cost in ticks is computed from the schedule's times in ticks. If ticks are not exact,
         starts are rounded down, which may lengthen a span by up to a tick.
         """
         ticks = math.floor(cost * self.per_unit * (1 + _SUMS) + 1e-6)
