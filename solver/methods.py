@@ -41,7 +41,7 @@ from .weight_passing import WeightPassingSearch
 
 @dataclass
 class Context:
-    """What the methods of one worker share: the solve, the worker's number and its results.
+    """The solve, the number and the results of one worker, which the worker's methods share.
 
     ``best``: the incumbent. ``number``: the worker's number; worker 0 is the one that constructs
     schedules. ``alone``: a function that searches a related problem, given the incumbent of that
@@ -91,7 +91,7 @@ class Context:
 
     @cached_property
     def starts(self) -> relations.AnnealingStarts:
-        """The collection of schedules with which annealing with remat can begin."""
+        """The collection of schedules from which annealing with remat can start."""
         return relations.AnnealingStarts(self.best, self.options.recompute_all)
 
 

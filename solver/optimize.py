@@ -72,7 +72,7 @@ solve = optimize
 
 
 def _pieces(best: Incumbent, options: SolveOptions, search: WorkerSearch) -> Pieces:
-    """Run the algorithm of :func:`optimize` in pieces, after each of which it can be paused."""
+    """Run the algorithm of :func:`optimize` in pieces; it can be paused after each of them."""
     search.first()
     yield
     if options.solver == "auto":
@@ -163,10 +163,11 @@ class Solving:
 
     @classmethod
     def of(cls, problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Self:
-        """Create a solve; ``changes`` replace fields of ``options``.
+        """Create a solve of ``problem``.
 
-        ``options.time_limit`` is ignored; each call of :meth:`begin` and :meth:`run` has its own
-        time limit.
+        ``changes``: fields of :class:`.core.options.SolveOptions` that replace those of
+        ``options``. ``options.time_limit`` is ignored; each call of :meth:`begin` and :meth:`run`
+        has its own time limit.
         """
         options = replace(options or SolveOptions(), **changes)
         return cls(_incumbent(problem, replace(options, time_limit=0.0)), options)

@@ -33,7 +33,7 @@ CROSSINGS_SECONDS = 10.0  # time limit of the crossings search
 
 
 def closed_form_bounds(best: Incumbent) -> None:
-    """Raise the bound to each closed-form bound in turn, until bound and cost are equal."""
+    """Raise the bound by each closed-form bound in turn, until bound and cost are equal."""
     for found in lower_bounds(best.problem):
         best.work.spend(best.problem.stages**2 * best.problem.microbatches)
         best.raise_bound(found)

@@ -1,4 +1,4 @@
-"""The two kinds of workers of a solve: some search schedules, one proves bounds before that."""
+"""The two kinds of workers of a solve: all search for schedules; one proves bounds before that."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ PROVED = 0.1  # share of the remaining time for the relaxation with remat
 
 
 class WorkerSearch:
-    """The search of a worker: it builds schedules, and improves the best one by all methods.
+    """The search that one worker runs: it builds schedules, and improves the best one.
 
-    ``number``: 0 for the worker that constructs schedules; others only improve the best one.
+    ``number``: the number of the worker. Worker 0 also constructs schedules; all others only
+    improve the best one.
     """
 
     def __init__(self, best: Incumbent, options: SolveOptions, number: int = 0) -> None:
@@ -175,7 +176,10 @@ class WorkerSearch:
                 yield
 
     def pieces(self) -> Pieces:
-        """Construct schedules, then improve the best one, in pieces."""
+        """Construct schedules, then improve the best one, in pieces.
+
+        The search can be paused after each piece.
+        """
         yield from self.construct()
         yield from self.improve()
 
@@ -233,7 +237,7 @@ PROOFS = (
 
 
 def prove(best: Incumbent, options: SolveOptions) -> Pieces:
-    """Run the proofs that serve the problem, then improve the best schedule as worker number 1."""
+    """Run the proofs that apply to the problem, then improve the best schedule as worker 1."""
     for proof in PROOFS:
         if proof.serves(best.problem):
             yield from proof.pieces(best, options.seed)

@@ -64,7 +64,7 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
 
 
 def _unlike(problem: Problem) -> Iterator[Bound]:
-    """Yield the bounds of a problem whose microbatches have different times or sizes.
+    """Yield the bounds of a problem in which the times or sizes of microbatches differ.
 
     They include all bounds of the relaxation :func:`..core.unlike.least`, in which microbatches are
     equal. Raises InputError if the profile allows pairs, for which these bounds do not hold.

@@ -114,9 +114,10 @@ def memory_times(
 ) -> Iterator[MemoryTime]:
     """Yield memory-time constraints on the span of a stage.
 
-    For each measure of memory, one is on the span, which ends with the stage's last op, and one on
-    its part that ends with the last B. There are none if all microbatches fit in memory. ``ways``:
-    the choices for the stage's microbatches. ``unit``: the results are in multiples of this time.
+    Each measure of memory gives two: one on the whole span, which ends with the stage's last op,
+    and one on the part of the span that ends with the last B. There are none if all microbatches
+    fit in memory. ``ways``: the choices for the stage's microbatches. ``unit``: the unit of times
+    in the result, such as the ceiling, as a time in the unit of the profile.
     """
     c, i = linear, stage
     limit, turn = float(c.limit[i]), float(c.round_trip[i])

@@ -113,10 +113,11 @@ class MomentGraph:
         self._costs.append(self.arc(end, start, 0.0))
 
     def link(self, time: str, idle: str, values: Values, pay: Sequence[str] = ()) -> None:
-        """Add a link: ``time`` - ``idle``, the two nodes of a moment, is one of ``values``.
+        """Add a link, which states that ``time`` - ``idle`` is one of ``values``.
 
-        ``pay``: tail and head of the link's pay, an arc whose length is the pay that belongs to the
-        value of ``time`` - ``idle``; empty if the link has no pay.
+        ``time``, ``idle``: the two nodes of a moment. ``pay``: the tail and the head of the link's
+        pay, an arc whose length is the pay that ``values`` assigns to ``time`` - ``idle``; empty if
+        the link has no pay.
         """
         low = self.arc(idle, time, float(values.times[0]))
         self.arc(time, idle, -float(values.times[-1]))
@@ -144,7 +145,7 @@ class MomentGraph:
         self._choices.append((begin, middle, len(self._options)))
 
     def closing(self) -> Closing:
-        """The finished graph as arrays, with methods that refute costs."""
+        """Return the finished graph as arrays, in an object whose methods refute costs."""
         tail, head, length = (np.array(column) for column in zip(*self._arcs, strict=True))
         return Closing(
             len(self.names),
@@ -269,7 +270,8 @@ class Closing(NamedTuple):
     def cycle(self, cost: float) -> Lemma | None:
         """A positive cycle that refutes ``cost``, or None if ``cost`` is not refuted.
 
-        It is a cycle of the graph after links have been rounded and choices decided.
+        It is a cycle in the graph whose links have been rounded and whose choices have been decided
+        as far as possible.
         """
         state = self._state(cost)
         node = _close(state)
@@ -340,8 +342,7 @@ class _State(NamedTuple):
 def _close(state: _State) -> int:
     """Round the links and decide the choices until nothing changes or a cycle is positive.
 
-    Returns a node from which :meth:`_State.step` finds a positive cycle, or -1 if the graph has no
-    positive cycle.
+    Returns a node from which :meth:`_State.step` finds a positive cycle, or -1 if none was found.
     """
     graph, before = state.graph, -1
     if _longest(state, graph.tail[0]) >= 0:

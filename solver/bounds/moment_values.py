@@ -41,7 +41,7 @@ class StreamOnRank:
 
     @property
     def held(self) -> FloatArray:
-        """Z_s for each stage s, shape (K,): the sum of M_B over the rank's stages up to s."""
+        """For each stage s of the rank, Z_s: the sum of M_B over its stages up to s, shape (K,)."""
         return np.asarray(self.m_b.cumsum())
 
     def forwards(self, most: int | None = None) -> FloatArray:
@@ -139,8 +139,8 @@ class RankSets:
     def first_forward(self, i: int) -> Values:
         """The possible amounts of work that the rank has done when a stage's first F starts.
 
-        ``i``: the index of the stage among the rank's stages, from 0. The rank must have only one
-        stream.
+        ``i``: the index of the stage among the rank's stages, from 0. Valid only for a rank with
+        one stream.
         """
         own, run = self.streams[0], float(self.streams[0].f[:i].sum())
         room = self.room(own.held[i])
@@ -162,7 +162,7 @@ class RankSets:
     def last_forward(self) -> Values:
         """The possible amounts of work that the rank has done when its last F starts.
 
-        The pay of an amount is the minimum time of this F and of all B's that are left.
+        The pay of an amount is the minimum total time of this F and of all B's that are left then.
         """
         items = np.vstack(
             [part for own in self.streams for part in (own.backwards(), own.weights())]

@@ -91,7 +91,7 @@ class RankModel:
     def holding_span(self) -> float:
         """Lower bound on the rank's span by memory-time.
 
-        It is the shortest span that offers (:meth:`area`) the memory-time that all ops need
+        It is the shortest span whose memory-time (:meth:`area`) is enough for all ops
         (:attr:`held`).
         """
         return span_that_holds(self.held, self.room, self.work, self.area())
@@ -100,8 +100,8 @@ class RankModel:
 def most(times: FloatArray, sizes: FloatArray, room: float, count: float | FloatArray) -> float:
     """Upper bound on the total time of at most ``count`` items of each kind that fit in ``room``.
 
-    It is the optimum of the fractional knapsack (:func:`best_fraction`, with the same arguments).
-    If all sizes are equal, ``room`` is first reduced to a multiple of the size.
+    It is :func:`best_fraction` of the same arguments (fractional knapsack); but if all sizes are
+    equal, ``room`` is first reduced to a multiple of the size.
     """
     if room < 0:
         return 0.0
@@ -182,7 +182,7 @@ def held_until_last_backward(model: RankModel) -> float:
 
 
 def ramp(limit: float, least: float, slope: float, time: float) -> float:
-    """The integral of min(limit, least + slope t) over t in 0..time."""
+    """The integral of min(limit, least + slope t) over t from 0 to ``time``."""
     if slope == inf:
         return limit * time
     rises = min(time, max(0.0, (limit - least) / slope)) if slope > 0 else time
@@ -190,7 +190,7 @@ def ramp(limit: float, least: float, slope: float, time: float) -> float:
 
 
 def steps(limit: float, size: float, every: float, time: float) -> float:
-    """The integral of min(limit, size (1 + floor(t / every))) over t in 0..time."""
+    """The integral of min(limit, size (1 + floor(t / every))) over t from 0 to ``time``."""
     if every == 0 or size == 0:
         return limit * time
     most_held = limit / size  # 1 is held for a time of ``every``, then 2, ...

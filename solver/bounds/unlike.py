@@ -125,8 +125,8 @@ def through_some(of: Figures) -> Bound:
 class Pass(NamedTuple):
     """A lower bound ``span`` on the span of a rank, in the notation of :func:`through_some`.
 
-    The rank is that of stage i. ``stage``: i. ``by``: k, the stage that the set's microbatches pass
-    one after the other. ``microbatches``: the set.
+    ``stage``: the stage i, whose rank the bound is about. ``by``: the stage k, which the set's
+    microbatches pass through one after the other. ``microbatches``: the set.
     """
 
     span: float

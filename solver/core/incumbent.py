@@ -100,7 +100,7 @@ class Incumbent:
 
     @property
     def closed(self) -> bool:
-        """Whether the best schedule is proven optimal: its cost equals the bound, within CLOSED."""
+        """Whether the best schedule is proven optimal: cost and bound are equal, within CLOSED."""
         return self.order is not None and self.cost - self.bound.value <= CLOSED * self.cost
 
     @property
@@ -135,9 +135,9 @@ class Incumbent:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the time or work limit is used up or the user asked to stop.
+        """Whether the time or work limit is used up, or the user asked to stop.
 
-        Unlike :meth:`over`, it ignores whether the best schedule is proven optimal.
+        Unlike :meth:`over`, this is not True merely because the best schedule is proven optimal.
         """
         self.interrupted()
         return self._told_to_stop or self.time() or self.work()
@@ -209,8 +209,9 @@ class Incumbent:
     ) -> bool:
         """Store ``order`` and ``pairs`` if they cost less than the best; return whether they do.
 
-        ``order``: one array of packed ops per rank; it must fit in memory. ``method``: the label of
-        the method that found it. ``cost``: the order's cost, or None to simulate it.
+        ``order``: one array of packed ops per rank; it must fit in memory. ``pairs``: its pairs.
+        ``method``: the name of the method that found it. ``cost``: the cost; if it is None, the
+        order is simulated to find it.
         """
         cost = self._cost(order, pairs) if cost is None else cost
         if not cost < self.cost:
@@ -235,7 +236,7 @@ class Incumbent:
         self._changed()
 
     def raise_bound(self, bound: Bound) -> None:
-        """Store ``bound`` if it is higher than the best bound."""
+        """Replace the bound by ``bound`` if that is higher, otherwise do nothing."""
         with self._lock:
             if not bound.value > self.bound.value:
                 return

@@ -87,7 +87,7 @@ def recomputing(problem: Problem) -> Problem:
 
 
 def plain(problem: Problem) -> Problem:
-    """The problem without recomputation and offload, in which BW takes T_B + T_W."""
+    """The problem without recomputation and offload, and with BW's that take T_B + T_W."""
     profile = without_offloading(without_recomputing(problem.profile))
     return with_stages(replace(problem, profile=profile), lambda stage: replace(stage, t_bw=None))
 
@@ -113,13 +113,13 @@ def least_kept(problem: Problem) -> FloatArray:
     """The minimum memory that a microbatch holds on each stage between F and B, shape (S,).
 
     It is the minimum over the choices for a microbatch: M_B if it stays, less if it is recomputed
-    or offloaded. At least one optimal schedule never holds less than the result (see below).
+    or offloaded. At least one optimal schedule never holds less than the result.
 
-    The result is M_B for a stage that is the only one of its rank, is not recomputable, and where
-    M_B plus the minimum exceeds the rank's limit. Proof: while a microbatch is offloaded and holds
-    the minimum, no F or B of another one has memory for its M_B. So the memory held can only fall
-    until the microbatch is loaded back, and offload lets no other op run earlier. Removing its O
-    and L delays no op, and memory is still sufficient.
+    An exception is a stage that has a rank of its own and cannot be recomputed, if M_B plus the
+    minimum exceeds the rank's limit: there the result is M_B. Proof: while a microbatch is
+    offloaded and holds the minimum, no F or B of another one has memory for its M_B. So the memory
+    held can only fall until the microbatch is loaded back, and offload lets no other op run
+    earlier. Removing its O and L delays no op, and memory is still sufficient.
 
     If microbatches are unlike, the shape is (S, M).
     """

@@ -45,7 +45,10 @@ def check_planned(problem: Problem) -> None:
 
 
 def check_unpaired(problem: Problem) -> None:
-    """Raise InputError if microbatches are unlike and the profile allows pairs (``t_fb``)."""
+    """Raise InputError if microbatches are unlike and the profile allows pairs.
+
+    A profile allows pairs if some stage has a time ``t_fb``.
+    """
     known = [s for s, stage in enumerate(problem.profile.stages) if stage.t_fb is not None]
     if known and problem.profile.unlike:
         raise InputError(f"stages[{known[0]}]: t_fb: expected none {_WHY}")

@@ -88,7 +88,7 @@ def run_pieces(pieces: Pieces, best: Incumbent) -> None:
 
 
 def in_thread(work: Callable[[], Result]) -> Future[Result]:
-    """Run ``work`` in a new thread, and return the future of its result."""
+    """Call ``work`` in a new thread, and return the future of its result."""
     threads = ThreadPoolExecutor(1, "solve")
     future = threads.submit(work)
     threads.shutdown(wait=False)

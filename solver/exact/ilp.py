@@ -132,9 +132,9 @@ class _Program:
         self.start = self._start(incumbent)
 
     def before(self, i: int, k: int) -> pulp.LpAffineExpression | int:
-        """An expression that is 1 if op i runs before op k of the same rank, otherwise 0.
+        """An expression that is 1 if op i runs before op k, and 0 if it runs after op k.
 
-        If the order of the two ops is known, it is the integer 0 or 1.
+        Both ops are on the same rank. If their order is known, the result is the integer 0 or 1.
         """
         if (i, k) in self.O:
             return self.O[i, k] + 0
@@ -192,7 +192,7 @@ def _waits(program: _Program) -> None:
 def _one_op_at_a_time(program: _Program) -> None:
     """Add big-M constraints with binary variables so that no two ops of a rank overlap.
 
-    Further constraints exclude cycles in the order of ops of zero duration.
+    Further constraints exclude cyclic orders of ops that take no time.
     """
     takes = program.T
     for ops, known in program.ranks:

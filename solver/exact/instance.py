@@ -59,9 +59,9 @@ Wait = tuple[int, int, float]
 
 
 class OpClass(NamedTuple):
-    """A class of ops, those of one kind, stage and stream, without the stream.
+    """The kind and the stage of a class of ops, which with a stream determine the class.
 
-    The order of the ops of a class is fixed: that of the microbatches.
+    The ops of a class run in the order of their microbatches.
     """
 
     kind: OpKind
@@ -156,7 +156,7 @@ class Instance:
 
     @cached_property
     def _later(self) -> npt.NDArray[np.uint8]:
-        """For each op, a mask of the op itself and of all ops that chains of waits put after it.
+        """For each op, a mask of the op itself and of all ops that must follow it because of waits.
 
         A row contains the N bits of an op's mask, eight in a byte: shape (N, ceil(N / 8)).
         """
@@ -305,7 +305,7 @@ class _Builder:
                 yield at[B, s, j], at[W, s, j], float(b[s, j])
 
     def _decided(self) -> Iterator[Wait]:
-        """Yield waits for the orders that memory decides (:func:`decided`)."""
+        """Yield the orders that memory decides (:func:`decided`) as waits."""
         for stream, a, b, ahead in decided(self._problem, self._streams):
             own = self._streams[stream]
             takes = float(self._times[b.kind, b.stage, own[0]])

@@ -124,7 +124,7 @@ class OrderModel:
 
     @property
     def above(self) -> float:
-        """The lower bound on the cost that is proven if the model turns out to have no solution."""
+        """The lower bound on the cost that is proven if CP-SAT finds the model infeasible."""
         return self.proves(self.most + 1)
 
     def order(self, solution: cp_model.CpSolverSolutionCallback) -> Order:

@@ -107,7 +107,10 @@ class RankWindows:
         return self._placed.way_back("rank-orders", words, self.host, self.least[m], why)
 
     def _window(self, m: int, most: float) -> Instance:
-        """The instance of all orders of a window of length m in which it takes at most ``most``."""
+        """The instance of all orders of a window of length m that take at most ``most``.
+
+        That is, the time of the window, as in E(m), is at most ``most``.
+        """
         learned = [way for each in (self, *self._taught) for way in each.learned() if way[2] <= m]
         problem = replace(self._best.problem, microbatches=m + 1)
         whole = all_orders(problem, ranks=self._ranks, learned=learned)

@@ -200,9 +200,10 @@ class ScheduleWindow:
     def _latest(
         self, cost: float, leaves: Sequence[Wait], after: dict[int, list[_Edge]]
     ) -> FloatArray:
-        """For each op of the window, the latest end for a cost of at most ``cost``, shape (N,).
+        """For each op of the window, its latest end in schedules that cost at most ``cost``.
 
-        ``leaves``, ``after``: the third and the fourth result of :meth:`_inputs`.
+        The result has shape (N,). ``leaves``, ``after``: the third and the fourth result of
+        :meth:`_inputs`.
         """
         start = np.where(self._later, inf, self._begins).tolist()
         duration, offsets = self._graph.duration.tolist(), self._graph.offsets.tolist()
@@ -238,7 +239,10 @@ class ScheduleWindow:
                     yield i, b, 0.0
 
     def _by_memory(self) -> Iterator[Wait]:
-        """Yield waits for the orders that memory decides (:func:`.instance.decided`)."""
+        """Yield the orders that memory decides (:func:`.instance.decided`) as waits.
+
+        Their delays are 0.
+        """
         streams = streams_of(self._problem)
         number = {j: (n, k) for n, own in enumerate(streams) for k, j in enumerate(own)}
         at: dict[tuple[int, int, int], dict[int, int]] = defaultdict(dict)

@@ -49,8 +49,9 @@ def quick_schedule(
 ) -> QuickSchedule:
     """Return the best of several schedules that are built without a search.
 
-    ``bound``: a lower bound on the cost; once a schedule attains it, no more are built. ``seed``:
-    the seed of random parameters. ``spent``: once it returns True, no more schedules are built.
+    ``bound``: a lower bound on the cost; once a schedule has this cost, no more are built.
+    ``seed``: the seed for random parameters. ``spent``: once it returns True, no more schedules are
+    built.
     """
     linear = LinearInstance.of(problem)
     if linear is None:
@@ -164,7 +165,10 @@ def _proven(schedule: Schedule) -> float:
 
 
 def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
-    """Return ``schedule`` with the lower bound of ``proven``, a schedule of the same problem."""
+    """Return ``schedule`` with the lower bound in the report of ``proven``.
+
+    Both are schedules of the same problem.
+    """
     if schedule is proven or schedule.report is None or proven.report is None:
         return schedule
     cost = objective_cost(schedule)

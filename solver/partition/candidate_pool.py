@@ -87,7 +87,7 @@ class CandidatePool:
 
     @property
     def ruled_out(self) -> bool:
-        """Whether it is proven that no cut fits in memory."""
+        """Whether it is proven that no cut fits in memory; False if that is not known."""
         if math.isinf(self.bound):
             return True
         lacking, most = self.lacking, max(self.cut_bounds.limit) * (1 + ROUNDING)

@@ -95,7 +95,10 @@ class CutBounds:
     objective: Objective
 
     def bound(self) -> float:
-        """Return a lower bound on the cost for all cuts; infinite if no cut fits in memory."""
+        """Return a lower bound on the cost of all schedules of all cuts.
+
+        It is infinite if it is proven that no cut fits in memory.
+        """
         shared = max(self._evenly_shared(), self._way())
         if self._linear:
             return max(shared, self.cutter.best_value(self._prices.__getitem__, np.maximum))
@@ -281,7 +284,7 @@ class CutBounds:
         return np.where(run.fits, np.maximum(spans, through), np.inf)
 
     def _room(self, rank: int) -> FloatArray:
-        """Return the memory left for activations on ``rank`` for each run of layers as its stage.
+        """Return the memory left for activations on ``rank``, for each run of layers as its stage.
 
         The result has shape (L + 1, L + 1), indexed by first layer and end (exclusive). All values
         are infinite if layers can be recomputed or offloaded, so that activations need not be held.
@@ -315,7 +318,7 @@ class CutBounds:
         return [0, *(i + 1 for i, tied in enumerate(self.cutter.profile.tied) if not tied)]
 
     def _way(self) -> float:
-        """Return the minimum time of a microbatch through all layers and back, and its last W."""
+        """Return the minimum time of a microbatch through all layers and back, plus its last W."""
         down, up = self._delays
         way = self._least.sums("t_f")[-1] + self._least.sums("t_b")[-1] + (down + up).sum()
         return float(way + self._least.profile.layers[0].t_w)
@@ -399,7 +402,8 @@ class _Run:
     def _busy(self) -> FloatArray:
         """Return an upper bound on a rank's work between its last F and the B of its microbatch.
 
-        The result has shape (L + 1, L + 1), indexed by first layer and end (exclusive).
+        The microbatch is that of the last F. The result has shape (L + 1, L + 1), indexed by first
+        layer and end (exclusive).
         """
         most = np.zeros_like(self.f)
         for pending in range(min(int(self.capacity.max()), MOST_PENDING)):

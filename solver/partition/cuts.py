@@ -40,8 +40,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cutter:
-    """The cuts of ``profile`` into ``stages`` stages that keep ``rules`` and separate no tied
-    layers.
+    """Finds cuts of the layers of ``profile`` into ``stages`` stages.
+
+    Only cuts that keep ``rules`` and separate no tied layers are allowed.
     """
 
     profile: LayeredProfile

@@ -178,10 +178,10 @@ def slot_turns(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 
 def turn(linear: LinearInstance, i: int, q: int) -> float:
-    """The minimum time from the start of B(i, k) to the start of F(i, k + K_i + q), for any k.
+    """The minimum time from the start of B(i, k) to the start of F(i, k + K_i + q), for every k.
 
-    F(i, k) and B(i, k) are the k-th F and B that stage i runs, and K_i is the number of M_B that
-    fit in its memory. With q = 0 the F takes the memory that the B releases.
+    F(i, k) and B(i, k) are the k-th F and the k-th B that stage i runs, and K_i is the number of
+    M_B that fit in the stage's memory. With q = 0, the F uses the memory that the B releases.
     """
     return float((q + 1) * linear.b[i] + q * linear.f[i] + _besides(linear, i, q))
 

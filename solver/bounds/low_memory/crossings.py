@@ -80,10 +80,10 @@ def crossings(linear: LinearInstance, lags: FloatArray) -> Bound:
 
 
 def slowest_stage(linear: LinearInstance) -> int:
-    """The stage with the longest turnover time, of those that cannot hold all microbatches.
+    """The stage with the longest turnover time among those that cannot hold all microbatches.
 
     The turnover time (:func:`.activation_slots.turnover_time`) is the minimum time per microbatch
-    once memory is full.
+    once memory is full. Returns 0 if every stage can hold all microbatches.
     """
     return int(
         np.where(linear.capacity < linear.microbatches, turnover_time(linear), -np.inf).argmax()

@@ -44,13 +44,13 @@ class HostModel(RankModel):
 
     @property
     def held_up_to(self) -> FloatArray:
-        """Z_i for each stage s_i, shape (K,): the sum of M_B over s_1 to s_i."""
+        """For each stage s_i of the rank, the sum Z_i of M_B over s_1 to s_i, shape (K,)."""
         return np.asarray(self.m_b.cumsum())
 
     def before_first_backward(self, i: int) -> float:
         """Upper bound on the time of the ops that the rank can run before the first B of stage s_i.
 
-        ``i``: the index of the stage on the rank.
+        ``i``: the index of the stage on the rank, which must not be its last.
         """
         return self._most(self.f[: i + 1].cumsum(), i, self.limit, self._beyond(i))
 
@@ -72,7 +72,7 @@ class HostModel(RankModel):
         return self._most(times, i, left, self._beyond(i) - 1, weights=True)
 
     def _higher(self, i: int) -> float:
-        """The time of one microbatch's ops on the rank's stages above s_i."""
+        """The total time of one microbatch's ops on the rank's stages above s_i."""
         return float((self.f + self.b + self.w)[i + 1 :].sum())
 
     def _beyond(self, i: int) -> float:
