@@ -313,7 +313,7 @@ def _add_rank(graph: MomentGraph, rank: RankSets, first: str | None) -> tuple[st
 
 
 def _moments_of_rank(graph: MomentGraph, streams: Sequence[StreamOnRank]) -> list[str]:
-    """Return the nodes of a rank's first F, first B, last F, and end of its last B, by name.
+    """Return the names of four nodes: a rank's first F, first B, last F, and end of its last B.
 
     With one stream, they are nodes of the rank's lowest stage (first F, last B) and of its highest
     stage (first B, last F). With two streams, they are new nodes, which this function adds. Each of

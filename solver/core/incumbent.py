@@ -277,9 +277,9 @@ class Incumbent:
         return Simulator(self.problem, offsets_of(order), self._costs).cost(np.concatenate(order))
 
     def _changed(self) -> None:
-        """Call the listener in the thread that created the incumbent.
+        """Call the listener, or have the thread that created the incumbent call it soon.
 
-        In another thread, request that this one calls it. Without a work limit, this also ends the
+        Only that thread may call the listener. Without a work limit, this method also ends the
         solve if the bound proves that no better schedule exists, or none that costs less than
         ``beat``.
         """

@@ -8,9 +8,9 @@ from pipeloom.ir.model.schedule import OPTIMIZED
 
 
 class Method(StrEnum):
-    """The way in which an order was found, for orders that no family built.
+    """The way in which an order was found, if no family built it.
 
-    In reports, the name of the family takes its place for orders that a family built.
+    For an order that a family built, reports contain the name of the family instead.
     """
 
     ONE_AT_A_TIME = "one-at-a-time"
