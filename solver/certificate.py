@@ -64,10 +64,13 @@ def certify(schedule: Schedule) -> Certified | None:
 
 
 def _closed_forms(facts: Facts, known: float) -> Iterator[Certified]:
-    """Yield the bounds by closed forms: one for each form, and each rank or stage if it names one.
+    """Yield the lower bounds that closed forms prove, each with its argument.
 
-    ``facts``: the schedule as the checker reads it. ``known``: the bound in the report; the results
-    are at most that.
+    The form ``work`` gives one bound for each rank, ``slots`` one for each stage, and every other
+    form one; forms that prove nothing for the schedule's problem are left out.
+
+    ``facts``: the schedule as the checker has parsed it. ``known``: the bound in the schedule's
+    report, which no result exceeds.
     """
     numbers = {"work": ("rank", facts.plan.ranks), "slots": ("stage", facts.plan.stages)}
     for kind, proven in CLOSED_FORMS.items():
@@ -80,11 +83,14 @@ def _closed_forms(facts: Facts, known: float) -> Iterator[Certified]:
 
 
 def _moments(facts: Facts, problem: Problem, known: float) -> Iterator[Certified]:
-    """Yield the bounds by moments, if the checker accepts them in exact arithmetic.
+    """Yield the lower bounds by moments that the checker accepts in exact arithmetic.
 
-    There is at most one for each of two relaxations without recomputation and offload. ``facts``:
-    the schedule as the checker reads it. ``known``: the bound in the report; the results are at
-    most that.
+    Each of the relaxations :func:`.core.relaxations.relaxed` and
+    :func:`.core.relaxations.relaxed_at_backwards` gives at most one. There are none if some rank
+    has several stages.
+
+    ``facts``: the schedule as the checker has parsed it. ``known``: the bound in the schedule's
+    report, which no result exceeds.
     """
     with suppress(InfeasibleError, InputError):
         alike = least(problem) if problem.profile.unlike else problem
@@ -104,14 +110,16 @@ def _moments(facts: Facts, problem: Problem, known: float) -> Iterator[Certified
 
 
 def needed(steps: list[Lemma], ends: list[tuple[int, int]]) -> list[list[int]]:
-    """The paths of those steps of a refutation on which its last step depends.
+    """Return the paths that the last step of a refutation depends on, directly or through others.
 
-    Returns them in the order of the steps, each as a list of nodes. The last path is the positive
-    cycle, with its first node repeated at the end. Pays have no path and are left out. ``steps``:
-    the result of :meth:`.bounds.moment_graph.Closing.refutation`. ``ends``: (tail, head) of each
-    arc. A step with a path depends on the earlier steps that gave the arcs along it their lengths;
-    a step for a pay depends on those that gave both bounds of its link. Returns an empty list if
-    there are no steps.
+    Each path is a list of nodes; the paths are in the order of their steps. The last one is the
+    positive cycle, with its first node repeated at the end. The list is empty if there are no
+    steps.
+
+    ``steps``: the result of :meth:`.bounds.moment_graph.Closing.refutation`. ``ends``: the tail and
+    head of each arc. A step with a path depends on the earlier steps that set the lengths of the
+    arcs along the path. A step that lengthens the arc of a pay has no path and adds none to the
+    result; it depends on the earlier steps that set the two bounds of the pay's link.
     """
     found = dict[int, list[int]]()
     open_ = [len(steps) - 1] if steps else []

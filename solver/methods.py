@@ -41,12 +41,12 @@ from .weight_passing import WeightPassingSearch
 
 @dataclass
 class Context:
-    """The state of one worker that its methods share.
+    """The solve, the number and the results of one worker, which the worker's methods share.
 
-    ``best``: the incumbent. ``number``: the worker's number, 0 for the one that constructs
-    schedules. ``alone``: a function that searches a related problem, given the incumbent of that.
-    ``tried``: (cost, parameters) of each schedule that was constructed; empty if the problem is not
-    linear.
+    ``best``: the incumbent. ``number``: the worker's number; worker 0 is the one that constructs
+    schedules. ``alone``: a function that searches a related problem, given the incumbent of that
+    problem. ``tried``: the cost and the parameters of each schedule that worker 0 has constructed;
+    empty for other workers and for problems that are not linear.
     """
 
     best: Incumbent
@@ -71,7 +71,10 @@ class Context:
 
     @cached_property
     def unrollers(self) -> list[RelatedSearch]:
-        """Searches of the problem with fewer microbatches; empty if it has few of them anyway."""
+        """One search for each smaller number of microbatches whose schedules can be extended.
+
+        An empty list if the problem has too few microbatches for that.
+        """
         take, numbers = partial(unroll, rng=self.rng), fewer_microbatches(self.problem)
         fewer = (replace(self.problem, microbatches=number) for number in numbers)
         return [RelatedSearch(self.best, small, self.alone, take) for small in fewer]
@@ -80,23 +83,24 @@ class Context:
     def streams(self) -> WeightPassingSearch:
         """The search for schedules that pass weights.
 
-        It begins with schedules of families, except if schedules are compared by steady step.
+        It begins with schedules of families, unless schedules are compared by their steady step;
+        then it builds no families.
         """
         families = iter(()) if self.options.by_step else streaming_families(self.problem)
         return WeightPassingSearch(self.best, families, self.options, self.rng)
 
     @cached_property
     def starts(self) -> relations.AnnealingStarts:
-        """The collection of schedules with which annealing with remat can begin."""
+        """The collection of schedules from which annealing with remat can start."""
         return relations.AnnealingStarts(self.best, self.options.recompute_all)
 
 
 class Row(NamedTuple):
-    """A row of the table: a method, by its ``name`` in reports.
+    """A method in a table of methods; ``name`` is its name in reports.
 
-    ``serves``: whether the method applies to a problem. ``begin``: creates the method for the
-    context of a worker, as one or more parts that share the method's time. ``workers``: the numbers
-    of the workers that run the method.
+    ``serves``: returns a true value for problems to which the method applies. ``begin``: creates
+    the method for the context of a worker, as one or more parts that share the method's time.
+    ``workers``: the numbers of the workers that run the method.
     """
 
     name: str
@@ -116,9 +120,11 @@ def _plain(kind: _OfProblem) -> Callable[[Context], Iterable[Round]]:
 def _related(
     related: Callable[[Problem, bool], Iterable[relations.Relation]], share: float
 ) -> Callable[[Context], Iterable[RelatedSearch]]:
-    """A function for ``begin`` of :class:`Row` that creates searches of ``related`` problems.
+    """Return a function that creates searches of ``related`` problems, for :attr:`Row.begin`.
 
-    All searches together take this ``share`` of the work. Each of two workers runs half of them.
+    ``related``: called with the problem and ``recompute_all``, returns the related problems.
+    ``share``: the part of the work that the searches of all of them take together. Workers 0 and 1
+    each search every second problem.
     """
 
     def begin(context: Context) -> Iterator[RelatedSearch]:

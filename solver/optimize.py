@@ -44,20 +44,21 @@ HEURISTIC = ("auto", "heuristic")
 
 
 def optimize(problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Schedule:
-    """Find the best schedule of ``problem`` within the limits of ``options``.
+    """Return the best schedule of ``problem`` that is found within the limits of ``options``.
 
     ``changes``: fields of :class:`.core.options.SolveOptions` that replace those of ``options``.
 
-    The report of the schedule shows how good it is: its lower bound and status. The solve stops as
-    soon as cost and bound are equal (status optimal). On a keyboard interrupt, or when
-    ``should_stop`` returns true, the best schedule so far is returned, and a worker that is still
-    running half a second later is abandoned. The same holds at the time limit, but only after a
-    schedule other than the trivial one (one microbatch after the other) was found. Activations are
-    recomputed or offloaded if the profile has the times and sizes for it and the cost falls.
+    The report of the schedule contains its lower bound and its status. The solve ends as soon as
+    cost and bound are equal (status optimal). On a keyboard interrupt, or when ``should_stop``
+    returns true, the best schedule so far is returned; the solve then waits at most half a second
+    for workers that are still running. The same happens at the time limit, but not before a
+    schedule other than the trivial one (one microbatch after the other) is found. Activations are
+    recomputed or offloaded where that lowers the cost, if the profile has the times and sizes that
+    it takes.
 
     Raises InfeasibleError if no schedule keeps the memory limits or, with streamed weights, if no
     schedule was found that fits on the devices. Raises InputError if the solver is unknown or too
-    slow for the problem, or if the placement or the microbatches cannot be planned.
+    slow for the problem, or if the optimizer does not support the placement or the microbatches.
     """
     options = replace(options or SolveOptions(), **changes)
     return Solving(_incumbent(problem, options), options).run(options.time_limit)
@@ -71,7 +72,7 @@ solve = optimize
 
 
 def _pieces(best: Incumbent, options: SolveOptions, search: WorkerSearch) -> Pieces:
-    """Run the algorithm of :func:`optimize` in pieces, after each of which it can be paused."""
+    """Run the algorithm of :func:`optimize` in pieces; it can be paused after each of them."""
     search.first()
     yield
     if options.solver == "auto":
@@ -91,11 +92,11 @@ def _pieces(best: Incumbent, options: SolveOptions, search: WorkerSearch) -> Pie
 
 
 def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
-    """Create the incumbent of a solve, with the schedule ``options.start`` if that can be used.
+    """Create the incumbent of a solve, and offer it the order ``options.start`` if that is valid.
 
-    Raises InputError if the solver is unknown or too slow for the problem, or if the placement or
-    the microbatches of the problem cannot be planned, and InfeasibleError if no schedule fits in
-    memory.
+    Raises InputError if the solver is unknown or too slow for the problem, or if the optimizer does
+    not support the placement or the microbatches of the problem. Raises InfeasibleError if no
+    schedule fits in memory.
     """
     passing = problem.placement.passing
     if passing is Passing.MIXED and problem.placement.kind is not PlacementKind.BIDIRECTIONAL:
@@ -133,9 +134,10 @@ def _check_solver(problem: Problem, solver: str) -> None:
 
 
 def _may_start(problem: Problem, order: Order, recompute_all: bool) -> bool:
-    """Whether a solve may start from ``order``: it fits in memory, and weights are not passed.
+    """Return whether a solve may start from ``order``.
 
-    With ``recompute_all``, ``order`` must also recompute every stage that can be recomputed.
+    It may if the problem passes no weights, ``order`` fits in memory and, with ``recompute_all``,
+    ``order`` recomputes every stage that can be recomputed.
     """
     if weights(problem) or not within_memory(problem, simulate(Schedule(problem, order))):
         return False
@@ -146,8 +148,9 @@ def _may_start(problem: Problem, order: Order, recompute_all: bool) -> bool:
 class Solving:
     """A solve that can be paused and continued.
 
-    ``done``: whether nothing is left to do. :meth:`of`, :meth:`begin` and :meth:`run` raise the
-    errors of :func:`optimize`.
+    ``done``: whether the solve has ended, because the best schedule is optimal, everything has been
+    tried, the work limit is used up, or Ctrl-C was pressed. :meth:`of`, :meth:`begin` and
+    :meth:`run` raise the same errors as :func:`optimize`.
     """
 
     def __init__(self, best: Incumbent, options: SolveOptions) -> None:
@@ -160,26 +163,28 @@ class Solving:
 
     @classmethod
     def of(cls, problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Self:
-        """Create a solve; ``changes`` replace fields of ``options``.
+        """Create a solve of ``problem``.
 
-        ``options.time_limit`` is ignored; each call of :meth:`begin` and :meth:`run` has its own
-        time limit.
+        ``changes``: fields of :class:`.core.options.SolveOptions` that replace those of
+        ``options``. ``options.time_limit`` is ignored; each call of :meth:`begin` and :meth:`run`
+        has its own time limit.
         """
         options = replace(options or SolveOptions(), **changes)
         return cls(_incumbent(problem, replace(options, time_limit=0.0)), options)
 
     def begin(self, seconds: float) -> Schedule:
-        """Build the first schedules in at most ``seconds``. Returns the best of them."""
+        """Build the first schedules within ``seconds``, and return the best of them."""
         return self._go(seconds, 1)
 
     def run(self, seconds: float) -> Schedule:
-        """Continue for at most ``seconds``. Returns the best schedule so far."""
+        """Continue for at most ``seconds``, and return the best schedule so far."""
         return self._go(seconds, None)
 
     def beat(self, cost: float) -> None:
-        """End this and later calls once it is proven that no schedule costs less than ``cost``.
+        """End the solve as soon as it is proven that no schedule costs less than ``cost``.
 
-        ``cost``: the cost of a schedule known elsewhere.
+        This applies to the call that is running and to all later ones. ``cost``: the cost of a
+        schedule that another solve has found.
         """
         self._best.beat = cost
 
@@ -200,7 +205,11 @@ class Solving:
         return best.schedule(options.solver, options.seed, bound)
 
     def _goes_on(self) -> bool:
-        """Wait for the running thread. Returns whether work is left, and the solve is not over."""
+        """Wait for the running thread, and return whether the solve should continue.
+
+        Returns False if the thread was abandoned, if nothing is left to do, or if the solve is
+        over.
+        """
         assert self._running is not None
         if not has_ended(self._best, self._running):
             return False
@@ -209,9 +218,9 @@ class Solving:
         return not self.done and not self._best.over()
 
     def _advance(self, pieces: int | None) -> bool:
-        """Run up to ``pieces`` pieces, or all if it is None, until the solve is over.
+        """Run ``pieces`` pieces (None: all pieces), or fewer if the solve is over before.
 
-        Returns True if no piece is left, otherwise False.
+        Returns whether all pieces of the solve have run.
         """
         for _ in range(pieces) if pieces is not None else count():
             try:

@@ -33,7 +33,7 @@ CROSSINGS_SECONDS = 10.0  # time limit of the crossings search
 
 
 def closed_form_bounds(best: Incumbent) -> None:
-    """Raise the bound to each closed-form bound in turn, until bound and cost are equal."""
+    """Raise the bound by each closed-form bound in turn, until bound and cost are equal."""
     for found in lower_bounds(best.problem):
         best.work.spend(best.problem.stages**2 * best.problem.microbatches)
         best.raise_bound(found)
@@ -42,10 +42,11 @@ def closed_form_bounds(best: Incumbent) -> None:
 
 
 def tighten(best: Incumbent) -> Pieces:
-    """Raise the bound by one that takes long to compute, unless the solve is over.
+    """Raise the bound by a bound that takes long to compute; do nothing if the solve is over.
 
-    If each stage has a rank of its own, it is the crossings search, and only if memory limits the
-    rate of microbatches; otherwise it is the moments bound with a search tree.
+    If each stage has a rank of its own, this is the crossings search; it is skipped if memory does
+    not limit the rate of microbatches. For other placements, it is the moments bound with a search
+    tree.
     """
     if best.over():
         return
@@ -66,7 +67,7 @@ def tighten(best: Incumbent) -> Pieces:
 
 
 def branch(best: Incumbent) -> None:
-    """Raise the bound to the moments bound with a search tree over its graph's open choices."""
+    """Raise the bound by the moments bound, with a search tree over the graph's open choices."""
     budget = best.budget(1 / 4, SECONDS)
     found = branched_moments(best.problem, best.bound.value, best.cost, budget)
     best.work.spend(budget.work.used)
@@ -74,10 +75,11 @@ def branch(best: Incumbent) -> None:
 
 
 def interleave(best: Incumbent, seed: int) -> Pieces:
-    """Refute target costs with CP-SAT, which may also find schedules.
+    """Raise the bound by refuting target costs with CP-SAT, which may also find schedules.
 
-    To refute a cost is to prove that no schedule costs at most that. This succeeds if memory holds
-    few microbatches, or if there are few unlike ones; it does nothing if pairs save time.
+    To refute a cost is to prove that no schedule costs at most that. Refutations succeed if memory
+    holds few microbatches, or if microbatches are unlike and there are few of them. Does nothing if
+    pairs save time.
     """
     from .exact.bisection import bisect, climb
     from .exact.rank_windows import bound_by_windows
@@ -92,20 +94,22 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
 
 
 def several_stages(problem: Problem) -> bool:
-    """Whether only activations are passed, some rank has several stages, and there is no remat.
+    """Whether some rank has several stages, only activations are passed, and there is no remat.
 
-    That is, nothing can be recomputed or offloaded, and no BW is faster than its B and W.
+    No remat means that nothing can be recomputed or offloaded, and that no BW is faster than its B
+    and W.
     """
     passing = problem.placement.passing is Passing.ACTIVATIONS
     return passing and not has_remat(problem) and not each_alone(problem)
 
 
 def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
-    """Run an exact solver from the best schedule, and store the schedules and bounds that it finds.
+    """Run an exact solver from the best schedule; return whether the solver has finished.
 
-    The solver makes no pairs (an F and a BW at the same time). If pairs save time, its bounds are
-    not valid for the problem and are ignored. Returns whether the solver has finished; if not, a
-    further call may achieve more, with more time or, with a work limit, at this worker's next turn.
+    The schedules and bounds that the solver finds are stored in ``best``. The solver makes no pairs
+    (an F and a BW at the same time). If pairs save time, the solver's bounds do not hold for the
+    problem and are ignored. If the result is False, a further call may achieve more: when more time
+    is given or, with a work limit, when this worker runs next.
     """
     if best.over():
         return False

@@ -1,4 +1,4 @@
-"""The two kinds of workers of a solve: some search schedules, one proves bounds before that."""
+"""The two kinds of workers of a solve: all search for schedules; one proves bounds before that."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ PROVED = 0.1  # share of the remaining time for the relaxation with remat
 
 
 class WorkerSearch:
-    """The search of a worker: it builds schedules, and improves the best one by all methods.
+    """The search that one worker runs: it builds schedules, and improves the best one.
 
-    ``number``: 0 for the worker that constructs schedules; others only improve the best one.
+    ``number``: the number of the worker. Worker 0 also constructs schedules; all others only
+    improve the best one.
     """
 
     def __init__(self, best: Incumbent, options: SolveOptions, number: int = 0) -> None:
@@ -66,9 +67,9 @@ class WorkerSearch:
         return [part for parts in self._served(RELATED) for part in parts]
 
     def _served(self, table: Sequence[Row]) -> Iterator[list[Round]]:
-        """Yield a list of the parts of each method in ``table`` that serves the problem.
+        """For each method in ``table`` that serves the problem, yield the list of its parts.
 
-        Methods that are not for the worker with this number are left out.
+        Methods whose ``workers`` do not include this worker are left out.
         """
         for row in table:
             if self._context.number in row.workers and row.serves(self._problem):
@@ -91,7 +92,7 @@ class WorkerSearch:
             best.offer(one_at_a_time(problem), FALLBACK)
 
     def first(self) -> None:
-        """Raise the bound by closed forms, and build the first schedules."""
+        """Raise the bound by the closed-form bounds, and build the first schedules."""
         best, problem = self._best, self._problem
         if not self._options.by_step:
             closed_form_bounds(best)
@@ -105,7 +106,7 @@ class WorkerSearch:
             self._turns.round(best)
 
     def _construct_first(self) -> None:
-        """Offer the warm starts, and schedules constructed with the first parameter settings."""
+        """Offer the warm starts, then schedules constructed with the first parameter settings."""
         for order in warm_starts(self._problem, self._context.constructor.linear):
             self._best.offer(order, Method.WARM_START)
         for number, _ in enumerate(self.construct()):
@@ -113,7 +114,7 @@ class WorkerSearch:
                 break
 
     def _build(self) -> None:
-        """Build families, repeated patterns, and one schedule of the list scheduler."""
+        """Build the families, repeated patterns, and one schedule by list scheduling."""
         best, problem = self._best, self._problem
         build_families(best)
         if unlike(problem) and best.order is not None:
@@ -125,9 +126,9 @@ class WorkerSearch:
             self._context.lists.first(best)
 
     def construct(self) -> Pieces:
-        """Construct schedules with the parameter settings not tried yet, then by list scheduling.
+        """Construct schedules with parameter settings not tried yet, and one by list scheduling.
 
-        Does nothing unless the problem is linear and the worker's number is 0.
+        Does nothing for workers other than number 0, and for problems that are not linear.
         """
         for parameters in self._left:
             self._best.work.spend(building(self._ops))
@@ -142,7 +143,7 @@ class WorkerSearch:
             yield
 
     def improve(self) -> Pieces:
-        """Improve the best schedule: by methods that run once, then by all others in turn."""
+        """Improve the best schedule: by the methods that run once, then by all others in turn."""
         best, context = self._best, self._context
         for part in self._related:
             while part.able:
@@ -157,10 +158,11 @@ class WorkerSearch:
         yield from self._turns.pieces(best)
 
     def _unroll(self) -> Pieces:
-        """Search problems with fewer microbatches until a share :data:`UNROLLED` of time is left.
+        """Search problems with fewer microbatches, one after the other.
 
-        It ends early if cost and bound are close. A problem is given up after many rounds in a row
-        that found nothing better.
+        This ends when the share of time left falls to :data:`UNROLLED`, or when cost and bound are
+        close. The search of one problem ends after :data:`VAIN_ROUNDS` rounds in a row without a
+        better schedule.
         """
         best = self._best
         for unroller in self._context.unrollers[1:]:
@@ -174,12 +176,18 @@ class WorkerSearch:
                 yield
 
     def pieces(self) -> Pieces:
-        """Construct schedules, then improve the best one, in pieces."""
+        """Construct schedules, then improve the best one, in pieces.
+
+        The search can be paused after each piece.
+        """
         yield from self.construct()
         yield from self.improve()
 
     def _alone(self, small: Incumbent) -> Pieces:
-        """Search the related problem of the incumbent ``small``, in pieces."""
+        """Search a problem related to this one, in pieces.
+
+        ``small``: the incumbent of the related problem.
+        """
         options = SolveOptions(seed=int(self._context.rng.integers(1 << 31)))
         search = WorkerSearch(small, options)
         search.fall_back()
@@ -191,7 +199,7 @@ class Proof(NamedTuple):
     """A method that raises the lower bound, and may find schedules.
 
     ``serves``: whether the method applies to a problem. ``pieces``: runs the method, given the
-    incumbent and a seed.
+    incumbent and a random seed.
     """
 
     serves: Callable[[Problem], bool]
@@ -229,7 +237,7 @@ PROOFS = (
 
 
 def prove(best: Incumbent, options: SolveOptions) -> Pieces:
-    """Run the proofs that serve the problem, then improve the best schedule as worker number 1."""
+    """Run the proofs that apply to the problem, then improve the best schedule as worker 1."""
     for proof in PROOFS:
         if proof.serves(best.problem):
             yield from proof.pieces(best, options.seed)

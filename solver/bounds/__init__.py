@@ -33,17 +33,20 @@ GENERAL: tuple[Callable[[Problem], Bound], ...] = (work, critical_path, weight_a
 
 
 def lower_bound(problem: Problem) -> Bound:
-    """The highest of all bounds that apply. Raises InfeasibleError if no schedule is valid."""
+    """The highest of all bounds that apply.
+
+    Raises InfeasibleError and InputError as :func:`lower_bounds` does.
+    """
     return max(lower_bounds(problem), key=lambda bound: bound.value)
 
 
 def lower_bounds(problem: Problem) -> Iterator[Bound]:
     """Yield all bounds that apply to the problem, roughly from the fastest to the slowest.
 
-    The first one, the work bound, takes almost no time. A problem with recomputation or offload
-    gets the bounds of its relaxations (:mod:`..core.relaxations`) and that of
-    :func:`.remat.recomputed_or_idle`. One in which pairs (an F and a BW at the same time) save time
-    gets the bounds of its relaxation :func:`..core.overlap_relaxation.least_times`. Raises
+    The first one, the work bound, takes almost no time. If activations can be recomputed or
+    offloaded, the bounds are those of the problem's relaxations (:mod:`..core.relaxations`) and
+    :func:`.remat.recomputed_or_idle`. If pairs (an F and a BW at the same time) save time, the
+    bounds are those of the relaxation :func:`..core.overlap_relaxation.least_times`. Raises
     InfeasibleError if no schedule fits in memory, and InputError if microbatches differ and the
     profile allows pairs.
     """
@@ -61,7 +64,7 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
 
 
 def _unlike(problem: Problem) -> Iterator[Bound]:
-    """Yield the bounds of a problem whose microbatches have different times or sizes.
+    """Yield the bounds of a problem in which the times or sizes of microbatches differ.
 
     They include all bounds of the relaxation :func:`..core.unlike.least`, in which microbatches are
     equal. Raises InputError if the profile allows pairs, for which these bounds do not hold.
@@ -76,19 +79,19 @@ def _unlike(problem: Problem) -> Iterator[Bound]:
 
 
 def work_bound(problem: Problem) -> Bound:
-    """The work of the busiest rank: a bound on the objective and on the steady step.
+    """The work of the busiest rank, a lower bound on both the objective and the steady step.
 
-    It takes almost no time. It bounds the steady step (the time of an iteration when iterations
-    follow each other) because a rank runs all ops of an iteration, one at a time, before it begins
-    the next iteration (:mod:`pipeloom.ir.cost.steady_state`). The other bounds are about the
-    makespan or the longest span of a rank, and need not hold for the step. Raises InfeasibleError
-    and InputError as :func:`lower_bounds` does.
+    It takes almost no time. The steady step is the time of an iteration when iterations follow each
+    other; the work is a bound on it because a rank runs all ops of an iteration, one at a time,
+    before it begins the next iteration (:mod:`pipeloom.ir.cost.steady_state`). All other bounds are
+    about the makespan or the longest span of a rank, and need not hold for the steady step. Raises
+    InfeasibleError and InputError as :func:`lower_bounds` does.
     """
     return next(lower_bounds(problem))
 
 
 def plain_bounds(problem: Problem) -> Iterator[Bound]:
-    """Yield all bounds of a problem without recomputation, offload and pairs."""
+    """Yield all bounds that apply to ``problem``, which has no recomputation, offload or pairs."""
     for general in GENERAL:
         yield general(problem)
     if problem.placement.passing is Passing.ACTIVATIONS:

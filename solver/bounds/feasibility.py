@@ -15,7 +15,7 @@ from ..core.tolerances import ROUNDING
 
 
 def needs(problem: Problem) -> FloatArray:
-    """For each rank, the smallest memory limit with which it can run its ops, shape (P,).
+    """For each rank, the smallest memory limit with which the rank can run its ops, shape (P,).
 
     The limit is necessary: while a microbatch's B runs on a stage, the microbatch holds M_B of that
     stage. On each earlier stage of the same rank its B is still to come, so it holds at least
@@ -33,7 +33,7 @@ def needs(problem: Problem) -> FloatArray:
 
 
 def smallest_limit(problem: Problem) -> tuple[float, int]:
-    """The smallest memory limit with which a schedule exists if all ranks have this limit.
+    """The smallest memory limit with which a schedule exists if all ranks have the same limit.
 
     Returns the limit, and the rank that needs it (:func:`needs`).
     """
@@ -43,17 +43,23 @@ def smallest_limit(problem: Problem) -> tuple[float, int]:
 
 
 def is_feasible(problem: Problem) -> bool:
-    """Whether any schedule of the problem keeps its memory limits."""
+    """Whether the problem has a schedule that keeps the memory limits."""
     return bool((_lacks(problem) <= 0).all())
 
 
 def _lacks(problem: Problem) -> FloatArray:
-    """By how much :func:`needs` exceeds each rank's limit with tolerance, shape (P,)."""
+    """How much memory each rank lacks, shape (P,); negative where memory is left.
+
+    That is :func:`needs` minus the rank's limit, to which the tolerance is added.
+    """
     return needs(problem) - np.array(problem.memory_limit) * (1 + ROUNDING)
 
 
 def check_feasible(problem: Problem) -> None:
-    """Raise InfeasibleError if no schedule fits in memory, naming the rank that lacks the most."""
+    """Raise InfeasibleError if no schedule fits in memory.
+
+    The message names the rank that lacks the most memory.
+    """
     lacks = _lacks(problem)
     rank = int(lacks.argmax())
     if lacks[rank] <= 0:

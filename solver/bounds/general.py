@@ -46,7 +46,7 @@ def busy(problem: Problem) -> FloatArray:
 
 
 def critical_path(problem: Problem) -> Bound:
-    """The critical path bound: the longest time of one microbatch through all stages and back.
+    """The critical path bound: the minimum time of one microbatch through all stages and back.
 
     Proof: F(0) to F(S-1), B(S-1) to B(0) and W(0) of a microbatch j run one after the other, with
     the delays between them. So the sum of their times and delays is a lower bound on the makespan.

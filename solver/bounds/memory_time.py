@@ -48,8 +48,9 @@ class Ways:
     """The N choices for a microbatch of a stage between its F and its B, as arrays of shape (N,).
 
     The first choice is to stay in memory; the others, if the stage has them, are recomputation and
-    offload. ``again``: time of the R; ``kept``: memory held while the microbatch waits; ``wire``:
-    time of a copy to the host or back. Times are 0 if the choice has no R or no copies.
+    offload. ``again``: the time of the choice's R, or 0 without an R. ``kept``: the memory that the
+    microbatch holds while it waits. ``wire``: the time of a copy to the host or back, or 0 without
+    copies.
     """
 
     again: FloatArray
@@ -64,10 +65,11 @@ class Ways:
         return cls(again[there], costs.kept[there, stage], wire[there])
 
     def within(self, time: float) -> Self:
-        """The first choice, and those of the others that may be of use within a span of ``time``.
+        """The first choice, and each further choice that may be of use within a span of ``time``.
 
-        These take at most ``time`` for each R or copy, and keep less than M_B. The choices left out
-        affect no bound, and their times may be too large for a MILP solver.
+        A choice may be of use if its R, or each of its copies, takes at most ``time``, and it keeps
+        less than M_B. The choices left out affect no bound, and their times may be too large for a
+        MILP solver.
         """
         use = (self.kept < self.kept[0]) & (self.again <= time) & (self.wire <= time)
         use[0] = True
@@ -76,12 +78,12 @@ class Ways:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryTime:
-    """A constraint on a rank's span or, if ``until_last_b``, on its part until the last B ends.
+    """A lower bound on the span of a rank or, if ``until_last_b``, on a part of the span.
 
-    The span (or that part of it) is at least the sum of ``lost``, ``needed[k]`` for each microbatch
-    with choice k (its index in :class:`Ways`), and ``early`` for each W that runs in the span (or
-    in that part). ``lost``: the time lost at both ends, where the limit cannot be used. Times are
-    in the unit that :func:`memory_times` was given.
+    That part ends when the last B ends. The span (or the part) is at least the sum of ``lost``;
+    ``needed[k]`` for each microbatch with choice k, an index in :class:`Ways`; and ``early`` for
+    each W that runs in the span (or in the part). ``lost``: the time lost at both ends, where the
+    limit cannot be used. Times are in the unit that :func:`memory_times` was given.
     """
 
     needed: list[float]
@@ -92,11 +94,12 @@ class MemoryTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Measure:
-    """A measure of memory: weights of sizes, with a sum of at most 1 if the sizes fit in memory.
+    """A measure of memory, which gives each size a weight.
 
-    ``m_b``, ``m_w``: the weights of M_B and M_W. ``kept``: for each choice, the weight of the
-    memory that it keeps, shape (N,). ``run_f``: for each choice, the additional weight of an F
-    while it runs, shape (N,); ``run_w``: that of a W.
+    The weights of sizes that fit into the limit together sum to at most 1. ``m_b``, ``m_w``: the
+    weights of M_B and M_W. ``kept``: for each choice, the weight of the memory that it keeps, shape
+    (N,). ``run_f``: for each choice, the additional weight of an F while it runs, shape (N,).
+    ``run_w``: the additional weight of a W while it runs.
     """
 
     m_b: float
@@ -111,10 +114,10 @@ def memory_times(
 ) -> Iterator[MemoryTime]:
     """Yield memory-time constraints on the span of a stage.
 
-    There are two for each measure of memory: one for the span that ends with the stage's last op,
-    one for its part that ends with the last B. There are none if all microbatches fit in memory.
-    ``ways``: the choices for the stage's microbatches. ``unit``: the unit of the times in the
-    results, in the unit of the profile.
+    Each measure of memory gives two: one on the whole span, which ends with the stage's last op,
+    and one on the part of the span that ends with the last B. There are none if all microbatches
+    fit in memory. ``ways``: the choices for the stage's microbatches. ``unit``: the unit of times
+    in the result, such as the ceiling, as a time in the unit of the profile.
     """
     c, i = linear, stage
     limit, turn = float(c.limit[i]), float(c.round_trip[i])
@@ -143,7 +146,8 @@ def memory_times(
 def _measures(sizes: FloatArray, ways: Ways) -> Iterator[_Measure]:
     """Yield measures of memory for a stage: a count of whole M_B's, and dual feasible functions.
 
-    ``sizes``: M_B, M_W and the N sizes ``ways.kept``, divided by the limit, shape (2 + N,).
+    ``sizes``: M_B, M_W and the N sizes ``ways.kept``, each divided by the limit, shape (2 + N,).
+    ``ways``: the choices for the stage's microbatches.
     """
     nothing = np.zeros(len(ways.kept))
     places = float(counts_within(1.0, sizes[0], np.inf)) if sizes[0] > 0 else 0.0

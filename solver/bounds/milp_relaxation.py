@@ -92,10 +92,10 @@ NODE, ITERATION = 2000, 5000
 
 
 def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound | None:
-    """The lower bound of a problem with recomputation or offload by the MILP of this module.
+    """The lower bound that the MILP of this module proves for ``problem``.
 
-    ``ceiling``: the cost of a known schedule; the bound is at most that. Returns None if some rank
-    has several stages.
+    ``ceiling``: the cost of a known schedule; the bound is at most that. ``budget``: limits the
+    solver. Returns None if some rank has several stages.
     """
     bare = least_times(unfused(problem))
     linear, costs = LinearInstance.of(bare), Costs.of(bare)
@@ -124,10 +124,11 @@ def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound 
 
 
 def _binding(linear: LinearInstance, i: int, chosen: IntArray, ways: Ways) -> list[str]:
-    """The lines of a bound's explanation that are about stage ``i``, whose rank limits the cost.
+    """The lines of a bound's explanation about stage ``i``, whose rank limits the cost.
 
-    They say how many microbatches its rank has memory for, and how many are recomputed and
-    offloaded. ``chosen``: in the solution, the number of microbatches with each of its ``ways``.
+    They show how many microbatches the rank has memory for, and how many of its microbatches are
+    recomputed and offloaded. ``chosen``: for each choice in ``ways``, the number of microbatches
+    with this choice in the solution.
     """
 
     copied = int(chosen[ways.wire > 0].sum())
@@ -147,10 +148,10 @@ def _solved(
     budget: Budget,
     ways: Sequence[Ways],
 ) -> tuple[float, list[StageMoments]]:
-    """Solve the MILP. Returns the lower bound on the cost, and the variables of each stage.
+    """Solve the MILP. Returns a lower bound on the cost, and the variables of each stage.
 
-    The variables have the values of the solution; their list is empty if no solution was found.
-    ``ceiling``: the cost of a known schedule. ``ways``: for each stage, the choices for a
+    The variables have the values of the solution; the list of them is empty if no solution was
+    found. ``ceiling``: the cost of a known schedule. ``ways``: for each stage, the choices for a
     microbatch.
     """
     solver = new_solver()
@@ -170,18 +171,18 @@ def _solved(
 
 
 def new_solver() -> Any:
-    """A new SCIP solver, or None if this build of OR-Tools lacks it."""
+    """Create a SCIP solver. Returns None if this build of OR-Tools does not contain SCIP."""
     from ortools.linear_solver import pywraplp
 
     return pywraplp.Solver.CreateSolver("SCIP")
 
 
 def least_of(solver: Any, cost: Any, budget: Budget, size: int) -> tuple[float, bool]:
-    """Minimize ``cost``, a variable in units of the ceiling.
+    """Minimize ``cost``, a variable in units of the ceiling; also return whether that is solved.
 
-    Returns a lower bound on ``cost``, at most 1, and whether a solution was found. The bound is 1
-    minus the tolerance if the model is infeasible, and 0 if nothing was proven. ``size``: the
-    number of stages or ranks; a node of the search takes time proportional to its square.
+    The first result is a lower bound on ``cost``, at most 1: 1 minus the tolerance if the model is
+    infeasible, and 0 if nothing was proven. The second is whether a solution was found. ``size``:
+    the number of stages or ranks; a node of the search takes time proportional to its square.
     """
     solver.Minimize(SCALE * cost)
     status = _solve(solver, _parameters(solver, size, budget), budget)
@@ -194,9 +195,10 @@ def least_of(solver: Any, cost: Any, budget: Budget, size: int) -> tuple[float, 
 
 
 def _parameters(solver: Any, size: int, budget: Budget) -> Any:
-    """The MPSolverParameters for a solve; limits and SCIP's own parameters are set on ``solver``.
+    """Set limits and SCIP's own parameters on ``solver``, and return the MPSolverParameters.
 
-    ``size``: as for :func:`least_of`.
+    ``size``: the number of stages or ranks. It determines how many nodes of the search ``budget``
+    allows.
     """
     from ortools.linear_solver import pywraplp
 
@@ -215,9 +217,9 @@ def _parameters(solver: Any, size: int, budget: Budget) -> Any:
 
 
 def _solve(solver: Any, parameters: Any, budget: Budget) -> int:
-    """Run SCIP, interrupt it when ``budget`` is interrupted, and return SCIP's status.
+    """Run SCIP until it ends or ``budget`` is interrupted, and return SCIP's status.
 
-    It runs in a thread of its own, so that this thread can check for the interrupt.
+    SCIP runs in a thread of its own, so that the caller's thread can check for the interrupt.
     """
     with ThreadPoolExecutor(1) as thread:
         solving = thread.submit(solver.Solve, parameters)

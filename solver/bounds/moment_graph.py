@@ -42,10 +42,10 @@ Arc = tuple[str, str, float]
 class Values(NamedTuple):
     """The amounts of work that a rank can have done by a moment, such as the start of its first B.
 
-    ``times``: these amounts, as times in ascending order, shape (n,). ``pays``: for each amount,
-    the length that it gives to the moment's pay (an arc of the graph whose length depends on the
-    amount), shape (n,); 0 if the moment has no pay. ``interval``: whether all numbers from the
-    first to the last amount are possible, too.
+    ``times``: the amounts, as times in ascending order, shape (n,). ``pays``: for each amount, the
+    length that it gives to the moment's pay (an arc of the graph whose length depends on the
+    amount), shape (n,); all 0 if the moment has no pay. ``interval``: whether all numbers between
+    the first and the last amount are possible as well.
     """
 
     times: FloatArray
@@ -62,20 +62,20 @@ class Values(NamedTuple):
         return Values(self.times + time, self.pays + pay, self.interval)
 
     def before(self, end: float) -> Values:
-        """A copy in which each amount t is replaced by ``end`` - t, with the same pay."""
+        """The amounts with each t replaced by ``end`` - t, in ascending order; pays are kept."""
         return Values(end - self.times[::-1], self.pays[::-1], self.interval)
 
 
 class Lemma(NamedTuple):
-    """A step of a refutation: because of a longest path, some arc becomes longer.
+    """A step of a refutation: because of a longest path, the length of some arc increases.
 
-    ``path``: the nodes of the path in order. ``arc``: the index of the arc whose length becomes
-    ``length`` because of the path. ``lengths[k]``: the length of the arc from ``path[k]`` to
-    ``path[k + 1]``; the last entry is the length of the arc from the last node back to the first,
-    or -inf if there is no such arc.
+    ``path``: the nodes of the path in order. ``arc``: the index of the arc whose length increases
+    to ``length``. ``lengths[k]``: the length of the arc from ``path[k]`` to ``path[k + 1]``; the
+    last entry is the length of the arc from the last node back to the first, or -inf if there is no
+    such arc.
 
-    In the last step of a refutation ``arc`` is -1, and ``path`` is a positive cycle. For a pay,
-    whose length follows from the bounds of its link, ``path`` is empty.
+    In the last step of a refutation ``arc`` is -1, and ``path`` is a positive cycle. If the arc is
+    a pay, whose length follows from the bounds of its link, ``path`` is empty.
     """
 
     path: list[int]
@@ -87,8 +87,9 @@ class Lemma(NamedTuple):
 class MomentGraph:
     """A graph of moments under construction.
 
-    Nodes are the times of moments, and the idle times of ranks by these times; a node is added when
-    its name is first used. An arc states that the difference of two nodes is at least its length.
+    There are nodes for the times of moments, and nodes for the time that a rank has been idle by a
+    moment; a node is added when its name is first used. An arc states that the difference of two
+    nodes is at least its length.
     """
 
     def __init__(self) -> None:
@@ -102,20 +103,21 @@ class MomentGraph:
         self._costs: list[int] = []
 
     def arc(self, tail: str, head: str, length: float) -> int:
-        """Add an arc: ``head`` - ``tail`` >= ``length``. Returns the index of the arc."""
+        """Add an arc, which states that ``head`` - ``tail`` >= ``length``, and return its index."""
         ends = [self.names.setdefault(name, len(self.names)) for name in (tail, head)]
         self._arcs.append((ends[0], ends[1], length))
         return len(self._arcs) - 1
 
     def cost(self, end: str, start: str) -> None:
-        """Add the constraint that ``end`` - ``start``, two nodes, is at most the cost."""
+        """Add the constraint that the node ``end`` minus the node ``start`` is at most the cost."""
         self._costs.append(self.arc(end, start, 0.0))
 
     def link(self, time: str, idle: str, values: Values, pay: Sequence[str] = ()) -> None:
-        """Add a link: ``time`` - ``idle``, the two nodes of a moment, is one of ``values``.
+        """Add a link, which states that ``time`` - ``idle`` is one of ``values``.
 
-        ``pay``: tail and head of the link's pay, an arc whose length is the pay that belongs to the
-        value of ``time`` - ``idle``; empty if the link has no pay.
+        ``time``, ``idle``: the two nodes of a moment. ``pay``: the tail and the head of the link's
+        pay, an arc whose length is the pay that ``values`` assigns to ``time`` - ``idle``; empty if
+        the link has no pay.
         """
         low = self.arc(idle, time, float(values.times[0]))
         self.arc(time, idle, -float(values.times[-1]))
@@ -128,14 +130,14 @@ class MomentGraph:
         self._values.append(values)
 
     def lower(self, time: str) -> int:
-        """The index of the arc that is a lower bound on the work done by a moment.
+        """The index of the arc that states the lower bound on the work done by a moment.
 
-        ``time``: the name of the moment's node for its time.
+        ``time``: the name of the node for the time of the moment, which must have a link.
         """
         return next(link[2] for link in self._links if link[1] == self.names[time])
 
     def choice(self, one: Sequence[Arc], other: Sequence[Arc]) -> None:
-        """Add a choice: all arcs of ``one`` hold, or all arcs of ``other``."""
+        """Add a choice, which states that all arcs of ``one`` or all arcs of ``other`` hold."""
         begin, middle = len(self._options), len(self._options) + len(one)
         for tail, head, length in (*one, *other):
             self._options.append(self.arc(tail, head, -np.inf))
@@ -143,7 +145,7 @@ class MomentGraph:
         self._choices.append((begin, middle, len(self._options)))
 
     def closing(self) -> Closing:
-        """The finished graph as arrays, with methods that refute costs."""
+        """Return the finished graph as arrays, in an object whose methods refute costs."""
         tail, head, length = (np.array(column) for column in zip(*self._arcs, strict=True))
         return Closing(
             len(self.names),
@@ -192,13 +194,13 @@ class Closing(NamedTuple):
     def least(
         self, low: float, branches: int = 0, most: float = np.inf, budget: Budget | None = None
     ) -> float:
-        """A lower bound on the cost: the minimum cost that is not refuted, by bisection.
+        """A lower bound on the cost: the minimum cost that cannot be refuted, by bisection.
 
-        The result is up to a relative :data:`CLOSE` below that minimum; if ``budget`` is used up,
+        The result may be below that minimum by a relative :data:`CLOSE`; if ``budget`` is used up,
         it is the highest cost refuted so far. ``low``: a known lower bound, which is returned if
         the bisection cannot raise it. ``most``: the cost of a schedule, or inf; the result is at
-        most that. ``branches``: for each cost that is tried, the maximum number of nodes of a
-        search tree over the choices that are still open; 0 for no tree.
+        most that. ``branches``: the maximum number of nodes of the search tree over open choices
+        that is built for each cost tried; 0 for no tree.
         """
         budget, high = budget or Budget(), min(2 * low or 1.0, most)
         if self.closed(low * (1 + CLOSE), None, branches) is not None:
@@ -222,10 +224,10 @@ class Closing(NamedTuple):
     ) -> FloatArray | None:
         """Try to refute ``cost``. Returns None if it is refuted, otherwise the final arc lengths.
 
-        These lengths, shape (A,), hold in all schedules that cost at most ``cost``. ``length``:
-        lengths to begin with, from a call for a higher cost; None for those of the graph.
-        ``branches``: the maximum number of nodes of a search tree over the choices that are still
-        open; the tree can refute the cost, but does not change the lengths.
+        The final lengths, shape (A,), hold in all schedules that cost at most ``cost``. ``length``:
+        the lengths to begin with, which a call for a higher cost has returned; None for the lengths
+        of the graph. ``branches``: the maximum number of nodes of a search tree over the choices
+        that are still open. The tree can refute the cost, but does not change the lengths.
         """
         whole = self._state(cost, length)
         if _close(whole) >= 0:
@@ -254,10 +256,11 @@ class Closing(NamedTuple):
         )
 
     def _undecided(self, length: FloatArray) -> list[tuple[int, int]]:
-        """The two sides of the first choice that is open: neither side's arcs have been added.
+        """The two sides of the first open choice; an empty list if no choice is open.
 
-        Each side is a range (begin, end) of indices of ``options``, end exclusive. Returns an empty
-        list if no choice is open. ``length``: the length of each arc, shape (A,).
+        A choice is open while the arcs of neither side have been added. Each side is a range
+        (begin, end) of indices of ``options``, end exclusive. ``length``: the current length of
+        each arc, shape (A,).
         """
         for begin, middle, end in self.choices.tolist():
             if np.isinf(length[self.options[begin:end]]).all():
@@ -267,7 +270,8 @@ class Closing(NamedTuple):
     def cycle(self, cost: float) -> Lemma | None:
         """A positive cycle that refutes ``cost``, or None if ``cost`` is not refuted.
 
-        It is a cycle of the graph after links have been rounded and choices decided.
+        It is a cycle in the graph whose links have been rounded and whose choices have been decided
+        as far as possible.
         """
         state = self._state(cost)
         node = _close(state)
@@ -276,9 +280,9 @@ class Closing(NamedTuple):
     def refutation(self, cost: float) -> list[Lemma]:
         """The steps of the proof that no schedule costs at most ``cost``.
 
-        Each step makes an arc longer, because of a longest path in the graph with the arc lengths
-        after the previous step; the last step is a positive cycle. Returns an empty list if
-        ``cost`` is not refuted, or if that takes more than :data:`MOST_STEPS` steps.
+        Each step increases the length of one arc, because of a longest path in the graph with the
+        arc lengths after the previous step; the last step is a positive cycle. Returns an empty
+        list if ``cost`` is not refuted, or if that takes more than :data:`MOST_STEPS` steps.
         """
         closed, state, steps = self._state(cost, None, MOST_STEPS), self._state(cost), list[Lemma]()
         node, rows = _close(closed), int(closed.rows[0])
@@ -313,10 +317,10 @@ class _State(NamedTuple):
     rows: IntArray
 
     def step(self, source: int, target: int | None = None) -> Lemma:
-        """The longest path from ``source`` to ``target`` as a lemma, without its arc and length.
+        """Return the longest path from ``source`` to ``target`` as a lemma.
 
-        If ``target`` is None, the lemma is a positive cycle that can be reached from ``source``;
-        such a cycle must exist.
+        Its arc and length are not set. If ``target`` is None, the lemma is a positive cycle that
+        can be reached from ``source``; such a cycle must exist.
         """
         tail, node = self.graph.tail, _longest(self, source)
         nodes, lengths = list[int](), list[float]()
@@ -338,8 +342,7 @@ class _State(NamedTuple):
 def _close(state: _State) -> int:
     """Round the links and decide the choices until nothing changes or a cycle is positive.
 
-    Returns a node from which :meth:`_State.step` finds a positive cycle, or -1 if the graph has no
-    positive cycle.
+    Returns a node from which :meth:`_State.step` finds a positive cycle, or -1 if none was found.
     """
     graph, before = state.graph, -1
     if _longest(state, graph.tail[0]) >= 0:
@@ -361,7 +364,7 @@ def _close(state: _State) -> int:
 def _round(state: _State, link: int) -> int:
     """Round both bounds on the work T - I of a link, and raise the length of its pay, if any.
 
-    Returns a node from which a positive cycle can be found, or -1, like :func:`_close`.
+    Returns a node from which :meth:`_State.step` finds a positive cycle, or -1 if none was found.
     """
     graph, length, slack = state.graph, state.length, state.slack
     idle, time, low, paid, begin, end = graph.links[link]
@@ -389,9 +392,9 @@ def _round(state: _State, link: int) -> int:
 
 @kernel
 def _decide(state: _State, choice: int) -> int:
-    """If a choice is open and one of its sides is refuted, add the arcs of the other side.
+    """Add the arcs of one side of a choice if the choice is open and its other side is refuted.
 
-    Returns a node from which a positive cycle can be found, or -1, like :func:`_close`.
+    Returns a node from which :meth:`_State.step` finds a positive cycle, or -1 if none was found.
     """
     graph, length, options = state.graph, state.length, state.graph.options
     begin, middle, end = graph.choices[choice]
@@ -411,10 +414,10 @@ def _decide(state: _State, choice: int) -> int:
 
 @kernel
 def _raise(state: _State, arc: int, length: float, source: int, target: int) -> None:
-    """Set the length of an arc, and log the change with the ends of the path that causes it.
+    """Set the length of an arc, and log the change with the path that causes it.
 
-    ``source`` and ``target`` are the first and last node of this path; both are -1 if the arc is a
-    pay, whose changes have no path.
+    ``source``, ``target``: the first and the last node of this path; both are -1 if the arc is a
+    pay, as the change then follows from the bounds of a link.
     """
     row = state.rows[0]
     state.length[arc] = length

@@ -24,11 +24,11 @@ _QUOTIENT = 1e-12  # relative tolerance of a limit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamOnRank:
-    """A stream of ``count`` microbatches on one rank, where it runs K stages.
+    """The part of a stream that runs on one rank: ``count`` microbatches on K stages.
 
     A stream is a group of microbatches that run each stage on the same rank. ``names``: the names
-    of the K stages in the graph of moments. ``f`` to ``m_w``: T_F, T_B, T_W, M_B and M_W of each
-    stage, shape (K,).
+    of the K stages in the graph of moments. ``f``, ``b``, ``w``, ``m_b``, ``m_w``: T_F, T_B, T_W,
+    M_B and M_W of each stage, shape (K,).
     """
 
     count: int
@@ -41,33 +41,35 @@ class StreamOnRank:
 
     @property
     def held(self) -> FloatArray:
-        """Z_s for each stage s, shape (K,): the sum of M_B over the rank's stages up to s."""
+        """For each stage s of the rank, Z_s: the sum of M_B over its stages up to s, shape (K,)."""
         return np.asarray(self.m_b.cumsum())
 
     def forwards(self, most: int | None = None) -> FloatArray:
-        """Items for :func:`_fitting`: row q - 1 is a microbatch that has run F's on stages 1 to q.
+        """Items for :func:`_fitting`: microbatches that have run F's, but no B.
 
-        There is a row for each q from 1 to ``most``, by default K; 4 columns: Z_q, which the
-        microbatch holds; the time of these F's; pay (0); number of microbatches (1).
+        Row q - 1 is a microbatch that has run the F's of stages 1 to q, for q from 1 to ``most``,
+        by default K. The 4 columns are: Z_q, the memory that the microbatch holds; the time of
+        these F's; the pay, 0; the number of microbatches, 1.
         """
         none, one = np.zeros_like(self.f), np.ones_like(self.f)
         return np.stack([self.held, self.f.cumsum(), none, one], axis=1)[:most]
 
     def backwards(self, most: int | None = None) -> FloatArray:
-        """Items for :func:`_fitting`: row q - 1 is a microbatch with B, W on stages q to 1 to come.
+        """Items for :func:`_fitting`: microbatches that still have to run B's and W's.
 
-        There is a row for each q from 1 to ``most``, by default K; 4 columns: Z_q, which the
-        microbatch holds; the time of these B's and W's; pay (the time of the B's); number of stages
-        (q).
+        Row q - 1 is a microbatch that still has to run B and W on stages q down to 1, for q from 1
+        to ``most``, by default K. The 4 columns are: Z_q, the memory that the microbatch holds; the
+        time of these B's and W's; the pay, which is the time of the B's; the number of stages, q.
         """
         numbers = np.ones_like(self.f).cumsum()
         columns = self.held, (self.b + self.w).cumsum(), self.b.cumsum(), numbers
         return np.stack(columns, axis=1)[:most]
 
     def weights(self) -> FloatArray:
-        """Items for :func:`_fitting`: for each stage, a microbatch with only its W there to come.
+        """Items for :func:`_fitting`: microbatches that only have to run one W.
 
-        Shape (K, 4), with the columns: M_W, the time of the W, pay (0), number of W's (1).
+        There is a row for each stage, shape (K, 4). The columns are: M_W; the time of the stage's
+        W; the pay, 0; the number of W's, 1.
         """
         none, one = np.zeros_like(self.f), np.ones_like(self.f)
         return np.stack([self.m_w, self.w, none, one], axis=1)
@@ -76,10 +78,10 @@ class StreamOnRank:
 def _fitting(items: FloatArray, room: float, number: int, most: float) -> Values:
     """The possible total times of multisets of ``items`` that fit into memory of size ``room``.
 
-    The pay of a total time is the minimum total pay of the multisets with this time. ``items``:
-    rows (size, time, pay, number), shape (N, 4). ``number``, ``most``: the maximum total number and
-    total time of a multiset. If there are too many multisets, the result is an interval from 0 to
-    the optimum of the fractional knapsack.
+    The pay of a total time is the minimum total pay of all multisets with this time. ``items``: a
+    row (size, time, pay, number) for each item, shape (N, 4). ``number``, ``most``: the maximum
+    total number and the maximum total time of a multiset. If there are too many multisets, the
+    result is an interval instead, from 0 to the optimum of the fractional knapsack.
     """
     rows = dict.fromkeys(map(tuple, items[items[:, 1] > 0].tolist()))
     found = np.zeros((1, 4))
@@ -115,11 +117,11 @@ def _union(each: Sequence[Values]) -> Values:
 
 
 class RankSets:
-    """For each moment of a rank, such as the start of its first B, the set of amounts of work that
-    the rank can have done by then.
+    """The amounts of work that one rank can have done by each of its moments, as sets.
 
-    Moments are defined in :mod:`.moments`. ``streams``: the rank's microbatches, grouped by the
-    ranks that run their stages: two groups if there are two copies of the weights, else one.
+    A moment, such as the start of the rank's first B, is defined in :mod:`.moments`. ``model``: the
+    rank. ``streams``: the rank's microbatches in groups whose microbatches run each stage on the
+    same rank: two groups if there are two copies of the weights, else one.
     """
 
     def __init__(self, model: RankModel, streams: Sequence[StreamOnRank]) -> None:
@@ -137,8 +139,8 @@ class RankSets:
     def first_forward(self, i: int) -> Values:
         """The possible amounts of work that the rank has done when a stage's first F starts.
 
-        ``i``: the index of the stage among the rank's stages, from 0. The rank must have only one
-        stream.
+        ``i``: the index of the stage among the rank's stages, from 0. Valid only for a rank with
+        one stream.
         """
         own, run = self.streams[0], float(self.streams[0].f[:i].sum())
         room = self.room(own.held[i])
@@ -160,7 +162,7 @@ class RankSets:
     def last_forward(self) -> Values:
         """The possible amounts of work that the rank has done when its last F starts.
 
-        The pay of an amount is the minimum time of this F and of all B's that are left.
+        The pay of an amount is the minimum total time of this F and of all B's that are left then.
         """
         items = np.vstack(
             [part for own in self.streams for part in (own.backwards(), own.weights())]
@@ -177,7 +179,8 @@ class RankSets:
     def last_backward(self, i: int = 0) -> Values:
         """The possible amounts of work that the rank has done when a stage's last B ends.
 
-        ``i``: the index of the stage among the rank's stages, from 0. The B may be of any stream.
+        ``i``: the index of the stage among the rank's stages, from 0. With two streams, the last B
+        of either stream may be meant.
         """
         weights = [own.weights() for own in self.streams]
         found = []

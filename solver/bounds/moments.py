@@ -74,8 +74,8 @@ WORDS = "what must happen between the first and last ops of stages, and what mem
 def moments(problem: Problem, spans: FloatArray | None = None) -> Bound:
     """The moments bound: the minimum cost that the graph of moments does not refute.
 
-    It is at least the work of the busiest rank. ``spans``: known lower bounds, as for
-    :func:`moment_graph`.
+    It is at least the work of the busiest rank. ``spans``: known lower bounds on the span of each
+    stage's rank, as for :func:`moment_graph`.
     """
     graph = moment_graph(problem, spans)
     value = graph.closing().least(float(busy(problem).max()))
@@ -99,8 +99,9 @@ def moments(problem: Problem, spans: FloatArray | None = None) -> Bound:
 def branched_moments(problem: Problem, known: float, ceiling: float, budget: Budget) -> Bound:
     """The moments bound with a search tree over the choices that the graph leaves open.
 
-    It is also valid for problems in which pairs save time or BW's are fast. ``known``: a known
-    lower bound, and ``ceiling``: the cost of a known schedule; the result is between them.
+    It also holds for problems in which pairs save time, or in which a BW is faster than its B and
+    W. ``known``: a known lower bound, and ``ceiling``: the cost of a known schedule; the result is
+    at least the first and at most the second.
     """
     closing = moment_graph(least_times(unfused(problem))).closing()
     return Bound(closing.least(known, BRANCHES, ceiling, budget), "moments-tree", WORDS)
@@ -108,11 +109,11 @@ def branched_moments(problem: Problem, known: float, ceiling: float, budget: Bud
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """A positive cycle in the graph of a refuted cost, which explains the bound.
+    """A positive cycle in the graph of moments, which refutes a cost and so explains the bound.
 
-    ``nodes``: the names of the nodes in order, beginning with the node after a rank's end; this
-    first node is repeated at the end. ``lengths[k]``: the length of the arc from ``nodes[k]`` to
-    the next node.
+    ``nodes``: the names of the nodes in order, beginning with the node that follows a rank's end;
+    this first node is repeated at the end. ``lengths[k]``: the length of the arc from ``nodes[k]``
+    to ``nodes[k + 1]``.
     """
 
     nodes: Sequence[str]
@@ -120,11 +121,11 @@ class Cycle:
 
     @classmethod
     def of(cls, graph: MomentGraph, cost: float) -> Self | None:
-        """The last positive cycle through the end of a rank that refutes ``cost``.
+        """Return a positive cycle that refutes ``cost`` and contains the end of a rank.
 
-        If no positive cycle of the refutation passes the end of a rank, the result is the last path
-        of the refutation that does, closed by the arc from its last node to its first. Returns None
-        if ``cost`` is not refuted, or if there is no such path either.
+        If no positive cycle of the refutation contains the end of a rank, the result is made of the
+        refutation's last path that does: the path, closed by the arc from its last node to its
+        first. Returns None if ``cost`` is not refuted, or if no such path exists either.
         """
         names, closing = list(graph.names), graph.closing()
         steps = [closing.cycle(cost)]
@@ -141,13 +142,14 @@ class Cycle:
 
     @property
     def end(self) -> str:
-        """The rank at whose end the last arc begins, by the graph's name of its lowest stage."""
+        """The rank at whose end the last arc begins, given by the name of its lowest stage."""
         return self.nodes[-2][1:]
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the explanation: how far apart successive moments of the cycle are.
 
-        Successive moments of one kind, such as the first F's of several stages, share a line.
+        Successive moments of the same kind, such as the first F's of several stages, are combined
+        into one line.
         """
         begin, total, computes = self.nodes[0], 0.0, False
         for node, length, after in zip(
@@ -165,7 +167,7 @@ class Cycle:
 
 
 def _phrase(node: str) -> str:
-    """The moment of the node with the name ``node``, in words: ``the first B of stage 2``."""
+    """The moment of the node named ``node`` in words, such as ``the first B of stage 2``."""
     words = {
         "S": "the first F",
         "y": "the first B",
@@ -183,11 +185,12 @@ def _phrase(node: str) -> str:
 def fewest_forwards(
     problem: Problem, linear: LinearInstance, costs: Sequence[float]
 ) -> list[IntArray]:
-    """For each of ``costs``: the minimum number of F's before the first B of each stage.
+    """For each of ``costs``, the minimum number of F's that each stage runs before its first B.
 
-    Returns an array of shape (S,) for each cost; the minimum is over all schedules that cost at
-    most that. If there are provably none, the array contains the numbers of microbatches that fit
-    in memory instead. ``linear``: the arrays of ``problem``, whose stages have ranks of their own.
+    Returns one array of shape (S,) for each cost. The minimum is over all schedules that cost at
+    most the cost; if it is proven that there are none, the array contains the number of
+    microbatches that fit in each stage's memory instead. Each stage must have a rank of its own.
+    ``linear``: the arrays of ``problem``.
     """
     graph = moment_graph(problem)
     closing, found = graph.closing(), []
@@ -208,8 +211,8 @@ def moment_graph(
     """The graph of moments of a problem without recomputation, offload and pairs.
 
     Each stage must be on one rank, or on one rank per direction. ``spans``: known lower bounds on
-    the span of each stage's rank, shape (S,); they may be given only if each stage has a rank of
-    its own. ``memory_time``: whether to add the bounds by memory-time.
+    the span of each stage's rank, shape (S,); allowed only if each stage has a rank of its own.
+    ``memory_time``: whether the graph contains the bounds by memory-time.
     """
     graph, costs = MomentGraph(), Costs.of(problem)
     streams = streams_of(problem)
@@ -239,7 +242,7 @@ def moment_graph(
 
 
 def rank_models(problem: Problem) -> Iterator[tuple[int, RankModel]]:
-    """Yield (rank, model) for each rank that runs any op."""
+    """Yield the number and the model of each rank that runs any op."""
     if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
         yield from rank_visits(problem)
     else:
@@ -254,10 +257,11 @@ def _add_stream(  # noqa: PLR0917
     into_f: FloatArray,
     into_b: FloatArray,
 ) -> None:
-    """Add the arcs of one stream between moments of neighboring stages, and on the last stage.
+    """Add arcs between the moments of neighboring stages, and those on the last stage.
 
-    ``names``: the names of the S stages in the graph. The arrays have shape (S,): ``f``, ``b``: T_F
-    and T_B; ``into_f``, ``into_b``: the delays before F and before B.
+    The moments are those of one stream. ``names``: the names of the S stages in the graph. The
+    other arrays are by stage, shape (S,): ``f``, ``b``: T_F and T_B; ``into_f``, ``into_b``: the
+    delays before F and before B.
     """
     for s, (here, later) in enumerate(pairwise(names)):
         down, up = float(f[s] + into_f[s + 1]), float(into_b[s])
@@ -270,10 +274,11 @@ def _add_stream(  # noqa: PLR0917
 
 
 def _add_rank(graph: MomentGraph, rank: RankSets, first: str | None) -> tuple[str, str, str]:
-    """Add the moments of a rank, with their links, and the arcs between them.
+    """Add the moments of a rank, with their links, and the arcs between these moments.
 
-    ``first``: the name of the node from which the cost is counted, or None for the rank's start.
-    Returns the names of three nodes: the rank's start, the end of its last B, and the rank's end.
+    ``first``: the name of the node from which the cost is counted, or None if it is counted from
+    the rank's start. Returns the names of three nodes: the rank's start, the end of its last B, and
+    the rank's end.
     """
     starts, first_b, last_f, last_b = _moments_of_rank(graph, rank.streams)
     end, idle_y, idle_t, idle_v = (
@@ -308,11 +313,12 @@ def _add_rank(graph: MomentGraph, rank: RankSets, first: str | None) -> tuple[st
 
 
 def _moments_of_rank(graph: MomentGraph, streams: Sequence[StreamOnRank]) -> list[str]:
-    """The names of four nodes: a rank's first F, first B and last F, and the end of its last B.
+    """Return the names of four nodes: a rank's first F, first B, last F, and end of its last B.
 
-    With one stream, they are the moments of the rank's lowest or highest stage. With two, they are
-    new nodes, which are added: each is the earlier (first F, first B) or the later (last F, last B)
-    of two moments, one in each stream. Which of the two it is, is a choice of the graph.
+    With one stream, they are nodes of the rank's lowest stage (first F, last B) and of its highest
+    stage (first B, last F). With two streams, they are new nodes, which this function adds. Each of
+    these is the earlier (first F, first B) or the later (last F, last B) of two moments, one in
+    each stream; which of the two it is, is a choice of the graph.
     """
     low, top = ([own.names[at] for own in streams] for at in (0, -1))
     if len(streams) == 1:
@@ -332,15 +338,19 @@ def _moments_of_rank(graph: MomentGraph, streams: Sequence[StreamOnRank]) -> lis
 
 
 def _in_order(graph: MomentGraph, *chains: Sequence[str]) -> None:
-    """Add arcs for the constraint that idle time does not decrease along each chain of nodes."""
+    """Add arcs which state that the nodes of each chain do not decrease along the chain.
+
+    The nodes are the idle times of one rank by successive moments.
+    """
     for before, after in dict.fromkeys(pair for chain in chains for pair in pairwise(chain)):
         graph.arc(before, after, 0.0)
 
 
 def _add_stages(graph: MomentGraph, rank: RankSets, host: HostModel) -> None:
-    """Add the links of the moments of each single stage, and the order of these moments.
+    """Add the links of the moments of each stage of a rank, and arcs for the order of the moments.
 
-    The links of the rank's own moments must have been added before.
+    ``host``: the rank, which runs several stages. The links of the rank's own moments must have
+    been added before.
     """
     own, work = rank.streams[0], host.work
     low, top, rest = own.names[0], own.names[-1], own.names[1:]

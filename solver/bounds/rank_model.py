@@ -21,11 +21,11 @@ from ..core.tolerances import counts_within
 class RankModel:
     """A rank that runs K kinds of (F, B, W), each ``count`` times; all arrays have shape (K,).
 
-    Either each stage is a kind, and ``count`` is the number of microbatches, or each pair of stage
-    and microbatch is one, and ``count`` is 1 (:mod:`.several_stages.general_placement`). ``f``,
-    ``b``, ``w``, ``m_b``, ``m_w``: T_F, T_B, T_W, M_B, M_W of each kind. ``turn``: the minimum time
-    from the start of a microbatch's F to the start of its B of this kind. ``limit``: the rank's
-    memory limit, including the tolerance.
+    There are two uses. Either each of the rank's stages is a kind, and ``count`` is the number of
+    microbatches; or each pair of a stage and a microbatch is a kind, and ``count`` is 1
+    (:mod:`.several_stages.general_placement`). ``f``, ``b``, ``w``, ``m_b``, ``m_w``: T_F, T_B,
+    T_W, M_B, M_W of each kind. ``turn``: for each kind, the minimum time from the start of its F to
+    the start of its B. ``limit``: the rank's memory limit, including the tolerance.
     """
 
     f: FloatArray
@@ -44,8 +44,8 @@ class RankModel:
     def early_weights(self) -> float:
         """Lower bound on the total time of the W's that have run when the rank's last B ends.
 
-        It follows as the memory at that time must hold M_W for each W that has not run; with one
-        stage it must also hold M_B for the last B.
+        The bound holds because the memory at that time must contain M_W of each W that has not run.
+        If there is one kind, it must also contain M_B of the last B.
         """
         if len(self.f) == 1:
             late = 1 + counts_within(self.limit - self.m_b[0], self.m_w[0], self.count - 1)
@@ -55,25 +55,25 @@ class RankModel:
 
     @property
     def held(self) -> float:
-        """The minimum memory-time that all ops of the rank need in total.
+        """Lower bound on the total memory-time that the ops of the rank need.
 
-        Each microbatch of each kind needs M_B from the start of its F to the end of its B, at least
-        for turn + b, and M_W while its W runs.
+        Each microbatch of each kind holds M_B from the start of its F to the end of its B, which is
+        at least ``turn + b``, and M_W while its W runs.
         """
         return self.count * float((self.m_b * (self.turn + self.b) + self.m_w * self.w).sum())
 
     @property
     def room(self) -> float:
-        """The maximum memory that the rank can hold: the limit, or the sum of all M_B if less."""
+        """The most memory that the rank can hold: the limit, or the sum of all M_B if less."""
         return min(self.limit, self.count * float(self.m_b.sum()))
 
     def area(self) -> Callable[[float], float]:
-        """A function from half a span's length to an upper bound on the memory-time in the span.
+        """Return a function that maps half a span's length to the most memory-time in that span.
 
         At time t after the span's start, the rank holds at most what F's can have taken: the
-        largest M_B, plus t times the largest M_B / f; with one stage, 1 + floor(t / f) times M_B.
-        At time t before its end, the rank holds at most the largest M_B, plus t times the maximum
-        of all M_B / (b + w) and M_W / w: all that is held, except by the op that runs then, still
+        largest M_B, plus t times the largest M_B / f; with one kind, 1 + floor(t / f) times M_B. At
+        time t before the span's end, it holds at most the largest M_B, plus t times the maximum of
+        all M_B / (b + w) and M_W / w: all that is held, except by the op that is running, still
         needs its B and W, or its W, before the end.
         """
         room, largest, f = self.room, float(self.m_b.max()), float(self.f[0])
@@ -85,13 +85,13 @@ class RankModel:
 
     @property
     def rise(self) -> float:
-        """The highest rate at which F's take memory: the maximum of M_B / f."""
+        """The highest rate at which F's can take memory: the maximum of M_B / f over all kinds."""
         return max(map(rate, self.m_b, self.f))
 
     def holding_span(self) -> float:
         """Lower bound on the rank's span by memory-time.
 
-        It is the shortest span in which the memory-time (:meth:`area`) suffices for all ops
+        It is the shortest span whose memory-time (:meth:`area`) is enough for all ops
         (:attr:`held`).
         """
         return span_that_holds(self.held, self.room, self.work, self.area())
@@ -100,8 +100,8 @@ class RankModel:
 def most(times: FloatArray, sizes: FloatArray, room: float, count: float | FloatArray) -> float:
     """Upper bound on the total time of at most ``count`` items of each kind that fit in ``room``.
 
-    It is the optimum of the fractional knapsack (:func:`best_fraction`, with the same arguments).
-    If all sizes are equal, ``room`` is first reduced to a multiple of the size.
+    It is :func:`best_fraction` of the same arguments (fractional knapsack); but if all sizes are
+    equal, ``room`` is first reduced to a multiple of the size.
     """
     if room < 0:
         return 0.0
@@ -111,11 +111,11 @@ def most(times: FloatArray, sizes: FloatArray, room: float, count: float | Float
 def best_fraction(
     times: FloatArray, sizes: FloatArray, room: float, count: float | FloatArray
 ) -> float:
-    """The optimum of the fractional knapsack: the maximum total time of items within ``room``.
+    """The optimum of the fractional knapsack: the maximum total time of items that fit in ``room``.
 
     ``times``, ``sizes``: the time and the size of one item of each kind, shape (n,). ``count``: the
-    maximum number of items of each kind, a number for all kinds or an array of shape (n,). The
-    numbers of items taken may be fractions.
+    maximum number of items of each kind, either one number for all kinds or an array of shape (n,).
+    The number of items taken of a kind may be a fraction.
     """
     counts, free = np.broadcast_to(count, times.shape), sizes <= 0
     total = float((counts * times)[free].sum())
@@ -128,7 +128,7 @@ def best_fraction(
 
 
 def filled(sizes: FloatArray, room: float) -> float:
-    """The largest multiple of the size within ``room`` if all sizes are equal, else ``room``."""
+    """Return ``room``, reduced to a multiple of the size if all ``sizes`` are equal."""
     if len(set(sizes.tolist())) == 1 and sizes[0] > 0:
         return float(counts_within(room, sizes[0], inf) * sizes[0])
     return room
@@ -137,7 +137,7 @@ def filled(sizes: FloatArray, room: float) -> float:
 def span_that_holds(
     needed: float, limit: float, work: float, area: Callable[[float], float]
 ) -> float:
-    """The shortest span T with ``area(T / 2)`` >= ``needed``, by bisection, rounded down.
+    """The shortest span T with ``area(T / 2)`` >= ``needed``, found by bisection and rounded down.
 
     ``needed``: the memory-time that ops need. ``area``: maps half the length of a span to an upper
     bound on the memory-time in the span. ``limit``: the maximum memory held at any moment.
@@ -159,11 +159,11 @@ def held_until_last_backward(model: RankModel) -> float:
     """Lower bound on the time from the rank's start to the end of its last B, by memory-time.
 
     Each microbatch of a kind holds M_B for at least ``turn + b``. The sum of the M_B's held is at
-    most ``room``, which is the limit or, for equal M_B's, the largest multiple of M_B within it.
-    While a W runs, the sum is lower if its M_W takes the place of some M_B. At time t after the
-    start, the sum is at most what :meth:`RankModel.area` says. At time t before the end of the last
-    B, it is at most the largest M_B plus t times the largest M_B / b. Near both ends, where these
-    limits are below ``room``, W's are assumed to take no place.
+    most ``room``: the limit or, if all M_B are equal, the largest multiple of M_B within it. While
+    a W runs, the sum is lower if the M_W of the W takes the place of some M_B. At time t after the
+    start, the sum is at most the memory in :meth:`RankModel.area`. At time t before the end of the
+    last B, it is at most the largest M_B plus t times the largest M_B / b. Near both ends, where
+    these limits are below ``room``, W's are assumed to take no place.
     """
     needed = model.count * float((model.m_b * (model.turn + model.b)).sum())
     largest = float(model.m_b.max())
@@ -182,7 +182,7 @@ def held_until_last_backward(model: RankModel) -> float:
 
 
 def ramp(limit: float, least: float, slope: float, time: float) -> float:
-    """The integral of min(limit, least + slope t) over t in 0..time."""
+    """The integral of min(limit, least + slope t) over t from 0 to ``time``."""
     if slope == inf:
         return limit * time
     rises = min(time, max(0.0, (limit - least) / slope)) if slope > 0 else time
@@ -190,7 +190,7 @@ def ramp(limit: float, least: float, slope: float, time: float) -> float:
 
 
 def steps(limit: float, size: float, every: float, time: float) -> float:
-    """The integral of min(limit, size (1 + floor(t / every))) over t in 0..time."""
+    """The integral of min(limit, size (1 + floor(t / every))) over t from 0 to ``time``."""
     if every == 0 or size == 0:
         return limit * time
     most_held = limit / size  # 1 is held for a time of ``every``, then 2, ...
@@ -200,5 +200,8 @@ def steps(limit: float, size: float, every: float, time: float) -> float:
 
 
 def rate(size: float, time: float) -> float:
-    """Memory taken or released per unit of time: ``size / time``; inf for x / 0, 0 for 0 / 0."""
+    """The memory taken or released per unit of time, ``size / time``.
+
+    If ``time`` is 0, the rate is inf, or 0 if ``size`` is 0 as well.
+    """
     return size / time if time > 0 else inf if size > 0 else 0.0

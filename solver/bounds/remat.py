@@ -33,12 +33,13 @@ MOST_COUNTED = 1000  # with more F's before its first B, a single stage uses the
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rank:
-    """A rank's K stages, with the times and sizes of remat; arrays have shape (K,).
+    """A rank with K stages, and the times and sizes of remat; arrays have shape (K,).
 
     ``t_r``: time of an R; ``m_r``: memory that a microbatch holds until its R. ``t_o``: time of a
-    copy to the host or back; ``m_o``: memory held between the two copies. ``t_r`` or ``t_o`` is
-    infinite for stages that cannot be recomputed or offloaded, respectively. ``turn``: the minimum
-    time from the start of the rank's first F to the start of its first B.
+    copy to the host or back; ``m_o``: memory that a microbatch holds between the two copies.
+    ``t_r`` is infinite for stages that cannot be recomputed, ``t_o`` for stages that cannot be
+    offloaded. ``turn``: the minimum time from the start of the rank's first F to the start of its
+    first B.
     """
 
     host: HostModel
@@ -109,13 +110,13 @@ def _head_span(rank: _Rank) -> float:
 
 
 def _head_of_one(rank: _Rank, x: float) -> float:
-    """The minimum time that a rank with one stage spends idle before its first B or on R's.
+    """The minimum time that a rank with one stage loses: idle before its first B, and on R's.
 
-    These are the R's of the set r. ``x``: the minimum time from the rank's start to its first B.
-    All useful sizes of the sets r and o (:func:`recomputed_or_idle`) are tried. The set a has at
-    least one element, the microbatch of the first B, and all that a, r and o hold fits in memory.
-    The idle time falls as a grows. So the optimum is next to the size of a at which the idle time
-    ends, or at the largest one that fits.
+    Only the R's of the set r count. ``x``: the minimum time from the rank's start to its first B.
+    All useful sizes of the sets r and o (:func:`recomputed_or_idle`) are tried. The set a contains
+    at least the microbatch of the first B, and all that a, r and o hold fits in memory. The idle
+    time decreases as a grows. So the best size of a is next to the one at which the idle time ends,
+    or the largest one that fits.
     """
     host, f = rank.host, float(rank.host.f[0])
     m_b, t_o, m_o = float(host.m_b[0]), float(rank.t_o[0]), float(rank.m_o[0])
@@ -139,15 +140,15 @@ def _head_of_one(rank: _Rank, x: float) -> float:
 
 
 def _prices(of: FloatArray, most: float = np.inf) -> list[float]:
-    """The prices to try, ascending: 0 and the distinct positive finite entries of ``of``.
+    """The prices to try, in ascending order: 0, and the positive finite entries of ``of``.
 
-    Entries above ``most`` are replaced by ``most``.
+    Each price occurs once. Entries above ``most`` are replaced by ``most``.
     """
     good = of[np.isfinite(of) & (of > 0)]
     return sorted({0.0, *np.minimum(good, most).tolist()})
 
 
 def _times(price: float, amounts: FloatArray) -> FloatArray:
-    """``price * amounts``, but inf where the amount is inf, even if the price is 0."""
+    """Return ``price * amounts``, but inf for each amount that is inf, even if the price is 0."""
     with np.errstate(invalid="ignore"):
         return np.where(np.isfinite(amounts), price * amounts, np.inf)

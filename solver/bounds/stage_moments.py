@@ -13,10 +13,10 @@ from .memory_time import MemoryTime, Ways
 
 @dataclass(frozen=True, slots=True)
 class WaitingCounts:
-    """Numbers of microbatches between F and B, as variables of the MILP.
+    """The numbers of microbatches between F and B at one moment, as variables of the MILP.
 
     ``full``: for each choice of :class:`.memory_time.Ways`, the number of microbatches that hold
-    M_B. ``least``: for each choice but the first (to stay in memory), the number of microbatches
+    M_B. ``least``: for each choice except the first (to stay in memory), the number of microbatches
     that hold only what this choice keeps.
     """
 
@@ -25,7 +25,7 @@ class WaitingCounts:
 
     @property
     def number(self) -> Any:
-        """The number of all microbatches between F and B, as an expression."""
+        """An expression for the number of all microbatches between F and B."""
         return sum(self.full) + sum(self.least)
 
 
@@ -70,8 +70,8 @@ class StageMoments:
     def _held(self) -> WaitingCounts:
         """Create the variables that count the microbatches between F and B at one moment.
 
-        Also adds the constraints that there is at least one such microbatch, and that for no choice
-        there are more than ``chosen``.
+        Also adds two kinds of constraints: there is at least one such microbatch, and the number of
+        such microbatches with a choice is at most the number in ``chosen``.
         """
         waits = [self._count() for _ in self.kept[1:]]
         held = WaitingCounts([self._count() for _ in self.kept], waits)
@@ -86,7 +86,7 @@ class StageMoments:
     def keep_moments_apart(self) -> None:
         """Add the constraints *within a stage* of :mod:`.milp_relaxation`.
 
-        They constrain the stage's counts, and the times between its moments.
+        They are about the stage's counts, and about the times between its moments.
         """
         m, f, b, w, add = self.m, self.f, self.b, self.w, self.solver.Add
         ahead, pending = self.ahead.number, self.pending.number
@@ -128,8 +128,8 @@ class StageMoments:
     def fit(self, limits: Iterable[MemoryTime]) -> None:
         """Add the constraints ``limits`` by memory-time (memory held, integrated over time).
 
-        They state that what the stage's microbatches need is at most the memory limit times the
-        span of the stage's rank.
+        They state that the memory-time that the stage's microbatches need is at most the memory
+        limit times the span of the stage's rank.
         """
         late = self.pending.number + self.weights - self.early
         for limit in limits:
@@ -141,9 +141,9 @@ class StageMoments:
                 self.solver.Add(self.ends - self.starts >= needed + self.m * limit.early)
 
     def found(self) -> list[int]:
-        """For each choice of :class:`.memory_time.Ways`, the number of microbatches that have it.
+        """For each choice of :class:`.memory_time.Ways`, the number of microbatches with it.
 
-        The MILP must have been solved.
+        The numbers are those of the solution; the MILP must have been solved.
         """
         if len(self.chosen) == 1:
             return [self.m]
@@ -152,7 +152,7 @@ class StageMoments:
     def pass_on_to(self, later: StageMoments) -> None:
         """Add the constraints *between stages* of :mod:`.milp_relaxation`.
 
-        They relate the moments of this stage to those of the next stage, ``later``.
+        They are about the moments of this stage and those of the next stage, ``later``.
         """
         add = self.solver.Add
         add(later.starts >= self.starts + self.f + self.down)

@@ -28,7 +28,7 @@ from ..core.tolerances import ROUNDING
 def unlike_bounds(problem: Problem) -> Iterator[Bound]:
     """Yield the bounds of this module that apply to the problem.
 
-    The problem must pass activations, without recomputation and offload.
+    The problem must pass activations, and allow neither recomputation nor offload.
     """
     figures = Figures.of(problem)
     yield through_some(figures)
@@ -123,10 +123,10 @@ def through_some(of: Figures) -> Bound:
 
 
 class Pass(NamedTuple):
-    """A bound on the span of a rank by :func:`through_some`, in whose words:
+    """A lower bound ``span`` on the span of a rank, in the notation of :func:`through_some`.
 
-    ``span`` is the lower bound on the span of the rank of stage i, ``stage`` is i, ``by`` is k (the
-    stage that the set passes one microbatch after the other), and ``microbatches`` is the set.
+    ``stage``: the stage i, whose rank the bound is about. ``by``: the stage k, which the set's
+    microbatches pass through one after the other. ``microbatches``: the set.
     """
 
     span: float
@@ -136,7 +136,7 @@ class Pass(NamedTuple):
 
 
 def longest_pass(of: Figures) -> Pass:
-    """The highest bound on a rank's span by :func:`through_some`, over all stages i <= k."""
+    """The highest of all bounds on a rank's span that :func:`through_some` gives for i <= k."""
     waited, best = _waited(of), Pass(0.0, 0, 0, (0,))
     for first in range(len(of.f)):
         least = np.minimum(of.f[first], of.b[first] + of.w[first])
@@ -153,14 +153,14 @@ def longest_pass(of: Figures) -> Pass:
 def _longest(
     down: FloatArray, up: FloatArray, own: FloatArray, least: FloatArray
 ) -> tuple[float, tuple[int, ...]]:
-    """The highest bound of :func:`through_some` for one pair of stages i, k, and the set it is for.
+    """The highest bound that :func:`through_some` gives for one pair of stages i <= k, and its set.
 
-    Arguments are times of each microbatch, shape (M,): ``down`` from stage i to k, ``up`` back with
-    the W on stage i, ``own`` of its F and B on stage k, ``least`` the minimum over the four cases,
-    at most ``own``. The bound of a set is the minimum of ``down`` in it, plus the minimum of ``up``
-    in it, plus the sum of ``own`` over the set, plus the sum of ``least`` over all others. The sets
-    tried are, for each n, the n microbatches with the largest ``down + up``. Returns the highest of
-    their bounds, and the set that has it.
+    All arguments are times of each microbatch, shape (M,): ``down``, from stage i to stage k;
+    ``up``, back from k to i, with the W on i; ``own``, of its F and B on k; ``least``, the minimum
+    over the four cases, where at most ``own`` counts. The bound that a set gives is the sum of four
+    terms: the minimum of ``down`` in the set, the minimum of ``up`` in the set, the sum of ``own``
+    over the set, and the sum of ``least`` over all other microbatches. For each n, the set of the n
+    microbatches with the largest ``down + up`` is tried.
     """
     order = np.argsort(-(down + up), kind="stable")
     ways = np.minimum.accumulate(down[order]) + np.minimum.accumulate(up[order])
@@ -169,10 +169,10 @@ def _longest(
 
 
 def _waited(of: Figures) -> tuple[FloatArray, FloatArray]:
-    """The minimum time that a microbatch waits when another one overtakes it.
+    """The minimum time that a microbatch waits when microbatch u overtakes it.
 
-    Returns two arrays of shape (S, M): entry [s, u] is the time waited if u overtakes in its F on
-    stage s, or in its B on stage s.
+    Returns two arrays of shape (S, M), by stage s and by u: the time if u overtakes in its F on s,
+    and the time if u overtakes in its B on s.
     """
     before_f = np.concatenate([np.zeros((1, of.f.shape[1])), of.f[:-1]])
     before_b = np.concatenate([of.b[1:], of.f[-1:]])
@@ -231,10 +231,10 @@ def heads_and_tails(of: Figures) -> Bound:
 def _choice(kinds: list[tuple[FloatArray, FloatArray]], rooms: FloatArray) -> FloatArray:
     """For each of n memory sizes, an upper bound on the total time of ops that fit, shape (n,).
 
-    It is the optimum of the fractional knapsack. ``rooms``: the n sizes. ``kinds``: for each kind
-    of op a pair (sizes, times), arrays of shape (M,) with an op of each microbatch: F's of size
-    M_B; or W's of size M_W, and B's of size M_B - M_W. A B needs memory for its W as well; as the
-    knapsack may take the B without its W, the result can only be higher.
+    It is the optimum of the fractional knapsack. ``rooms``: the n memory sizes. ``kinds``: for each
+    kind of op a pair (sizes, times) of arrays of shape (M,), with one op of each microbatch. The
+    kinds are F's of size M_B; or W's of size M_W, and B's of size M_B - M_W. A B also needs memory
+    for its W; as the knapsack may take the B without its W, the result can only be higher.
     """
     sizes, times = (np.concatenate(column) for column in zip(*kinds, strict=True))
     free = sizes <= 0

@@ -57,7 +57,7 @@ from .general import busy
 def weight_arrivals(problem: Problem) -> Bound:
     """The bound "arrivals" on the makespan with streamed weights; the module has the proof.
 
-    It holds because a rank cannot begin before its first weights have come. The value is 0 if
+    It holds because a rank cannot begin before its first weights have arrived. The value is 0 if
     weights are not streamed, the objective is the period, there is only one rank, or some rank has
     no microbatches.
     """
@@ -91,7 +91,8 @@ def _latest(problem: Problem) -> float:
 def _last_end(problem: Problem, chosen: IntArray, least: int) -> float:
     """Lower bound on the time when all ``chosen`` ranks have ended their ops.
 
-    ``chosen``: a mask of ranks, shape (P,); each chosen rank has at least ``least`` microbatches.
+    ``chosen``: a mask of ranks, shape (P,). ``least``: the minimum number of microbatches on a
+    chosen rank.
     """
     ranks = np.flatnonzero(chosen)
     costs = Costs.of(problem)
@@ -101,10 +102,11 @@ def _last_end(problem: Problem, chosen: IntArray, least: int) -> float:
 
 
 def _early(costs: Costs, microbatches: int, limit: float) -> FloatArray:
-    """The upper bound E_k of this module for each stage k, shape (S,).
+    """For each stage k, the upper bound E_k of this module, shape (S,).
 
-    It bounds the total time of the F's of stages below k that a rank runs before its first B.
-    ``microbatches``: the number of microbatches on the rank; ``limit``: its memory limit.
+    E_k is a bound on the total time of the F's of stages below k that a rank runs before its first
+    B. ``microbatches``: the number of microbatches on the rank; ``limit``: the memory limit of the
+    rank.
     """
     times, held = (np.append(0.0, np.cumsum(row)[:-1]) for row in (costs.durations[0], costs.m_b))
     everything: FloatArray = microbatches * times
@@ -125,7 +127,10 @@ def _distance(problem: Problem, ranks: IntArray) -> float:
 
 
 def _spread(problem: Problem, number: int) -> float:
-    """Lower bound on the time by which ``number`` ranks, with the owner, have stage 0's weights."""
+    """Lower bound on the time when the weights of stage 0 have arrived on ``number`` ranks.
+
+    The owner of these weights is one of the ranks.
+    """
     ways = _most_wires(problem, leaving=True)
     spans = 0 if number == 1 else 1
     while number - 1 > ways * spans * (spans + 1) / 2:
@@ -134,9 +139,10 @@ def _spread(problem: Problem, number: int) -> float:
 
 
 def _received(problem: Problem, ranks: IntArray) -> FloatArray:
-    """For each k, a lower bound on when ``ranks`` have the weights of stages 0 to k, shape (S,).
+    """For each k, a lower bound on the time when ``ranks`` have the weights of stages 0 to k.
 
-    It bounds the mean, over these ranks, of the time when the last of the weights arrives.
+    It is a bound on the mean, over these ranks, of the time when the last of these weights arrives.
+    The result has shape (S,).
     """
     times = [_least_delay(problem, stage)[ranks] for stage in range(problem.stages)]
     sums = np.cumsum([time.sum() - time.max() for time in times])
@@ -144,7 +150,10 @@ def _received(problem: Problem, ranks: IntArray) -> FloatArray:
 
 
 def _least_delay(problem: Problem, stage: int) -> FloatArray:
-    """For each rank, the minimum delay of the stage's weights from another rank, shape (P,)."""
+    """For each rank, the minimum delay of a message with the stage's weights to it, shape (P,).
+
+    The minimum is over all other ranks as senders.
+    """
     delays = delay_matrix(problem.profile, TransferKind.WEIGHT, stage).copy()
     np.fill_diagonal(delays, np.inf)
     least: FloatArray = delays.min(axis=0)
@@ -152,10 +161,11 @@ def _least_delay(problem: Problem, stage: int) -> FloatArray:
 
 
 def _most_wires(problem: Problem, leaving: bool) -> float:
-    """Upper bound on the number of messages that leave one rank at the same time.
+    """Upper bound on the number of messages that can leave one rank at the same time.
 
-    If ``leaving`` is False, it bounds the number of messages that reach one rank at the same time.
-    The bound is the same for every rank, and inf if the profile has no links.
+    If ``leaving`` is False, the result is an upper bound on the number of messages that can reach
+    one rank at the same time instead. It holds for every rank, and is inf if the profile has no
+    links.
     """
     if problem.profile.links is None:
         return np.inf
@@ -167,10 +177,10 @@ def _most_wires(problem: Problem, leaving: bool) -> float:
 
 
 def _cover(messages: Iterable[tuple[str, ...]]) -> int:
-    """The size of a set of wires such that every message occupies at least one of them.
+    """The size of a set of wires such that every message occupies at least one of the wires.
 
     ``messages``: for each message, the names of the wires that it occupies. The set is found
-    greedily: the wire that most of the remaining messages occupy is added first.
+    greedily: each step adds the wire that most of the remaining messages occupy.
     """
     left, size = list(messages), 0
     while left:

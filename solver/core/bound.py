@@ -14,8 +14,8 @@ class Bound:
 
     ``name``: the name of the bound in reports. ``words``: the reason in one line. ``rank``: the
     rank that limits the cost, or None if no single rank does. ``numbers``: a function that returns
-    the lines of the reason with its numbers; it is called only when these lines are shown, as
-    thousands of bounds may be computed.
+    the reason in several lines, with numbers; None if there are only ``words``. It is called only
+    when these lines are shown, as thousands of bounds may be computed.
     """
 
     value: float
@@ -25,13 +25,13 @@ class Bound:
     numbers: Callable[[], Sequence[str]] | None = field(default=None, compare=False, repr=False)
 
     def explained(self) -> tuple[str, ...]:
-        """The lines of the reason: those of ``numbers`` if it is given, otherwise ``words``."""
+        """The reason in lines: the result of ``numbers`` or, if that is None, ``words``."""
         return (self.words,) if self.numbers is None else tuple(self.numbers())
 
 
 def starts_later(lag: float) -> list[str]:
-    """The lines of an explanation: a rank starts at least ``lag`` after the rank that starts first.
+    """Return the line of an explanation that a rank starts at least ``lag`` after the first rank.
 
-    Returns one line, or an empty list if ``lag`` is 0.
+    The first rank is the one that starts first. The list is empty if ``lag`` is 0.
     """
     return [f"it starts at least {duration(lag)} after the first rank"] if lag > 0 else []

@@ -36,9 +36,10 @@ SLICES = 16  # minimum number of slices in a work limit
 
 
 class FoundOrder(NamedTuple):
-    """An order of the packed ops of each rank, its pairs, its cost, and the method that found it.
+    """The best order of ops that a solve has found, with its pairs, its cost and its method.
 
-    If no order is known, ``order`` and ``method`` are None, and ``cost`` is inf.
+    ``order``: one array of packed ops per rank. ``method``: the method that found it. If no order
+    is known, both are None, and ``cost`` is inf.
     """
 
     order: Order | None
@@ -99,24 +100,28 @@ class Incumbent:
 
     @property
     def closed(self) -> bool:
-        """Whether the best schedule is proven optimal: its cost equals the bound, within CLOSED."""
+        """Whether the best schedule is proven optimal: cost and bound are equal, within CLOSED."""
         return self.order is not None and self.cost - self.bound.value <= CLOSED * self.cost
 
     @property
     def beaten(self) -> bool:
-        """Whether some schedule is known, and it is proven that none costs less than ``beat``."""
+        """Whether a schedule is known, and it is proven that none costs less than ``beat``."""
         return self.order is not None and self.bound.value >= self.beat * (1 - CLOSED)
 
     def over(self) -> bool:
-        """Whether to stop. Calls the listener if something has changed or a second has passed."""
+        """Return whether the solve is over: proven optimal, out of time or work, or stopped.
+
+        In the thread that created the incumbent, this also calls the listener, if something has
+        changed or a second has passed since the last call.
+        """
         return self.interrupted() or self.closed or self.work()
 
     def interrupted(self) -> bool:
-        """Whether to stop immediately. Calls the listener as :meth:`over` does.
+        """Return whether to stop immediately; calls the listener as :meth:`over` does.
 
-        With a work limit only the user's request or a call of :meth:`stop` counts. Without one, so
-        does the end of the time, and the proof that the best schedule is optimal or that no
-        schedule can beat ``beat``.
+        True if the user asked to stop, or if :meth:`stop` was called. Without a work limit, also
+        true if the time is up, if the best schedule is proven optimal, or if it is proven that no
+        schedule costs less than ``beat``.
         """
         if get_ident() == self._owner:
             if self._news or monotonic() - self._told >= 1.0:
@@ -130,9 +135,9 @@ class Incumbent:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the time or work limit is used up or the user asked to stop.
+        """Whether the time or work limit is used up, or the user asked to stop.
 
-        Unlike :meth:`over`, it ignores whether the best schedule is proven optimal.
+        Unlike :meth:`over`, this is not True merely because the best schedule is proven optimal.
         """
         self.interrupted()
         return self._told_to_stop or self.time() or self.work()
@@ -141,10 +146,10 @@ class Incumbent:
     def ended(self) -> bool:
         """Whether to abandon a worker that is still running.
 
-        That is, whether the user asked to stop or, without a work limit, the solve has been
-        interrupted after a method other than :data:`.progress.FALLBACK` found a schedule. That may
-        be late: compiling kernels takes seconds at their first use, and ordering very many ops
-        takes long.
+        True if the user asked to stop. Without a work limit, also true if the solve is interrupted
+        and a method other than :data:`.progress.FALLBACK` has found the best schedule. Workers may
+        notice the interrupt late: compiling kernels takes seconds at their first use, and ordering
+        very many ops takes long.
         """
         self.interrupted()
         timed_out = not self.limited and self.interrupt()
@@ -156,20 +161,21 @@ class Incumbent:
         return min(self.time.share_left, 1 - self.work.used / self._options.ops)
 
     def resume(self, seconds: float) -> None:
-        """Continue the solve for ``seconds`` more from now. A work limit is not extended."""
+        """Continue the solve for ``seconds`` from now. With a work limit this does nothing."""
         if not self.limited:
             self.time = TimeLimit(seconds)
             self.interrupt.put(self._told_to_stop)
 
     def stop(self) -> None:
-        """End the solve for all threads, until it is resumed."""
+        """Stop all threads of the solve until :meth:`resume` is called."""
         self.interrupt.put()
 
     def budget(self, share: float = 1.0, seconds: float = inf) -> Budget:
         """A budget that starts now: ``share`` of the time left, or ``seconds`` if that is less.
 
-        With a work limit it is a share of the simulated ops that the running worker has left before
-        the next worker's turn, or the ops of ``seconds`` if these are fewer.
+        With a work limit, the budget is ``share`` of the simulated ops that the running worker has
+        left before the next worker's turn, or the number of ops that take about ``seconds`` if that
+        is less.
         """
         if self.limited:
             ops = min(seconds * OPS_A_SECOND, share * self.work.left)
@@ -187,7 +193,8 @@ class Incumbent:
     def part(self, share: float) -> float:
         """The number of simulated ops in this ``share`` of the work limit.
 
-        Without a work limit: in this share of the time left.
+        Without a work limit, it is the number of ops that take about as long as ``share`` of the
+        time left.
         """
         return share * (self._options.ops if self.limited else self.time.left * OPS_A_SECOND)
 
@@ -202,8 +209,9 @@ class Incumbent:
     ) -> bool:
         """Store ``order`` and ``pairs`` if they cost less than the best; return whether they do.
 
-        ``order``: one array of packed ops per rank; it must fit in memory. ``method``: the label of
-        the method that found it. ``cost``: the order's cost, or None to simulate it.
+        ``order``: one array of packed ops per rank; it must fit in memory. ``pairs``: its pairs.
+        ``method``: the name of the method that found it. ``cost``: the cost; if it is None, the
+        order is simulated to find it.
         """
         cost = self._cost(order, pairs) if cost is None else cost
         if not cost < self.cost:
@@ -217,9 +225,10 @@ class Incumbent:
         return True
 
     def take(self, schedule: Schedule, cost: float) -> None:
-        """Replace the best schedule by ``schedule``, which streams weights, whatever both cost.
+        """Replace the best schedule by ``schedule``, even if that costs more.
 
-        ``cost``: the value of the objective, or the steady step if ``bound`` is a bound on that.
+        ``schedule``: a schedule that streams weights. ``cost``: its cost, or its steady step if
+        ``bound`` is a bound on the steady step.
         """
         with self._lock:
             self.order, self.transfers, self.cost = schedule.order, schedule.transfers, cost
@@ -227,7 +236,7 @@ class Incumbent:
         self._changed()
 
     def raise_bound(self, bound: Bound) -> None:
-        """Store ``bound`` if it is higher than the best bound."""
+        """Replace the bound by ``bound`` if that is higher, otherwise do nothing."""
         with self._lock:
             if not bound.value > self.bound.value:
                 return
@@ -235,10 +244,10 @@ class Incumbent:
         self._changed()
 
     def schedule(self, solver: str, seed: int, bound: Bound | None = None) -> Schedule:
-        """The best schedule with its timing and a report, which names ``solver`` and ``seed``.
+        """The best schedule, with its timing and a report that contains ``solver`` and ``seed``.
 
-        An order must have been found before. ``bound``: a lower bound on the objective, to be given
-        if the incumbent's bound is about the steady step instead.
+        An order must have been found before. ``bound``: a lower bound on the objective, needed only
+        if the incumbent's own bound is about the steady step.
         """
         with self._lock:
             order, method, known = self.order, self.method, bound or self.bound
@@ -268,9 +277,11 @@ class Incumbent:
         return Simulator(self.problem, offsets_of(order), self._costs).cost(np.concatenate(order))
 
     def _changed(self) -> None:
-        """Call the listener if this thread created the incumbent, otherwise let that thread do it.
+        """Call the listener, or have the thread that created the incumbent call it soon.
 
-        Without a work limit, the solve ends if the bound shows that no better schedule exists.
+        Only that thread may call the listener. Without a work limit, this method also ends the
+        solve if the bound proves that no better schedule exists, or none that costs less than
+        ``beat``.
         """
         if get_ident() == self._owner:
             self._tell()

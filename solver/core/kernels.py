@@ -34,7 +34,7 @@ State = npt.NDArray[np.uint64]
 class CostArrays(NamedTuple):
     """The arrays of :class:`~pipeloom.ir.cost.cost_tables.Costs` that kernels need.
 
-    Names and shapes are the same as there. ``limit`` includes the tolerance for rounding.
+    Their names and shapes are the same as there, but ``limit`` includes the tolerance for rounding.
     """
 
     durations: FloatArray
@@ -52,13 +52,13 @@ class CostArrays(NamedTuple):
 
 
 def seeded(rng: np.random.Generator) -> State:
-    """A new generator state for kernels, seeded by a number drawn from ``rng``."""
+    """Return a new generator state for kernels, seeded with a number drawn from ``rng``."""
     return rng.integers(1, 1 << 62, size=1).astype(np.uint64)
 
 
 @lean
 def random(state: State) -> float:
-    """The next number of xorshift64*, uniform in [0, 1)."""
+    """Draw the next number of xorshift64*, which is uniform in [0, 1)."""
     x = state[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -69,7 +69,7 @@ def random(state: State) -> float:
 
 @lean
 def normal(state: State) -> float:
-    """A number that is approximately standard normal: the sum of twelve uniform ones, minus 6."""
+    """Draw an approximately standard normal number: the sum of twelve uniform ones, minus 6."""
     total = -6.0
     for _ in range(12):
         total += random(state)
@@ -94,7 +94,7 @@ def packed(kind: int, stage: int, microbatch: int) -> int:
 
 @inlined
 def earliest(clock: FloatArray) -> int:
-    """The rank with the earliest entry of ``clock``; of equal ones, the first."""
+    """The rank with the smallest entry of ``clock``; if several have it, the first of them."""
     rank = 0
     for other in range(1, len(clock)):
         if clock[other] < clock[rank]:

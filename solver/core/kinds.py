@@ -25,7 +25,7 @@ def unlike(problem: Problem) -> bool:
 
 
 def remat(problem: Problem) -> bool:
-    """Whether activations may be recomputed or offloaded, or a BW is faster than its B and W.
+    """Whether something may be recomputed or offloaded, or some BW is faster than its B and W.
 
     Always False if microbatches are unlike.
     """
@@ -49,16 +49,17 @@ def plain(problem: Problem) -> bool:
 def even(problem: Problem) -> bool:
     """Whether the problem is plain, some rank has several stages, and directions are balanced.
 
-    That is, if microbatches go in two directions, equally many go in each.
+    Directions are balanced if microbatches go in one direction only, or equally many in each of
+    two.
     """
     return plain(problem) and not each_alone(problem) and as_many_each_way(problem)
 
 
 def two_copies(problem: Problem) -> bool:
-    """Whether microbatches go in two directions, so that there are two copies of each stage."""
+    """Whether microbatches go in two directions, so that each stage has two copies."""
     return problem.placement.kind is PlacementKind.BIDIRECTIONAL
 
 
 def paired(problem: Problem) -> bool:
-    """Whether the problem is plain, and running an F and a BW at the same time saves time."""
+    """Whether the problem is plain, and time is saved if an F and a BW run at the same time."""
     return plain(problem) and overlap_saves(problem)

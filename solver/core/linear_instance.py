@@ -49,7 +49,10 @@ class LinearInstance(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> LinearInstance | None:
-        """The arrays of ``problem``; None unless each stage has a rank of its own."""
+        """The arrays of ``problem``, or None if some stage shares its rank with another.
+
+        Also None if weights are passed.
+        """
         if not each_alone(problem):
             return None
         costs, owners = Costs.of(problem), problem.placement.owners
@@ -79,13 +82,14 @@ class LinearInstance(NamedTuple):
         return len(self.f)
 
     def lags(self, objective: Objective) -> FloatArray:
-        """The minimum, for each stage, of the cost minus the span of its rank, shape (S,).
+        """For each stage, the minimum of the cost minus the span of its rank, shape (S,).
 
-        It is 0 for the period, and ``offset`` for the makespan, as a stage cannot begin earlier.
+        It is 0 for the period. For the makespan, it is ``offset``, before which the stage cannot
+        begin.
         """
         return self.offset if objective is Objective.MAKESPAN else np.zeros(self.stages)
 
     @property
     def work(self) -> FloatArray:
-        """The time of all ops of each stage, shape (S,)."""
+        """The total time of the ops of each stage, shape (S,)."""
         return self.microbatches * (self.f + self.b + self.w)

@@ -8,7 +8,10 @@ from pipeloom.ir.model.schedule import OPTIMIZED
 
 
 class Method(StrEnum):
-    """How an order was found. An order that a family built has the family's name instead."""
+    """The way in which an order was found, if no family built it.
+
+    For an order that a family built, reports contain the name of the family instead.
+    """
 
     ONE_AT_A_TIME = "one-at-a-time"
     """One microbatch after the other; every problem has this schedule."""
@@ -53,5 +56,8 @@ _LABELS = frozenset(Method)
 
 
 def family_of(method: str) -> str:
-    """The family of a schedule found by ``method``: ``optimized``, or a family's name itself."""
+    """The family in the report of a schedule that ``method`` found.
+
+    That is ``method`` itself if it is the name of a family, otherwise ``optimized``.
+    """
     return OPTIMIZED if method in _LABELS else method

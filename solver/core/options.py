@@ -70,12 +70,16 @@ class SolveOptions:
         return Budget(self.time_limit if self.work_limit is None else inf, self.ops)
 
     def share(self, share: float) -> SolveOptions:
-        """The same options with a share, 0 to 1, of the time and work limits."""
+        """A copy in which the time and work limits are multiplied by ``share``, 0 to 1."""
         work = None if self.work_limit is None else self.work_limit * share
         return replace(self, time_limit=self.time_limit * share, work_limit=work)
 
     def part(self, budget: Budget, should_stop: StoppingCriterion) -> SolveOptions:
-        """Options for a subproblem: the same solver and seed, and the limits of ``budget``."""
+        """Options for a subproblem: the same solver and seed, with the limits of ``budget``.
+
+        ``should_stop``: replaces the criterion of these options; all other options have their
+        defaults.
+        """
         return SolveOptions(
             solver=self.solver,
             time_limit=budget.time.left,
@@ -89,9 +93,10 @@ Optimizer: TypeAlias = Callable[[Problem, SolveOptions], Schedule]
 
 
 def cores() -> int:
-    """The number of CPU cores to use: that in :data:`THREADS` if it is set, else all available.
+    """The number of CPU cores to use: the value of :data:`THREADS`, or all if it is not set.
 
-    Raises InputError if the variable is not a positive whole number below a million.
+    All are those that are available to this process. Raises InputError if the value is not a
+    positive whole number below a million.
     """
     given = os.environ.get(THREADS)
     if given is not None:

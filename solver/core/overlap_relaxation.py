@@ -29,20 +29,20 @@ from .relaxations import with_stages
 
 
 def without_overlap(problem: Problem) -> Problem:
-    """The problem without pairs: no F and BW may run at the same time on a rank."""
+    """The problem without pairs: no F may run at the same time as a BW on a rank."""
     return with_stages(problem, lambda stage: replace(stage, t_fb=None))
 
 
 def least_times(problem: Problem) -> Problem:
-    """A relaxation without pairs, in which B and W are shorter by what a pair saves.
+    """A relaxation without pairs, in which B and W are shorter by the time that a pair saves.
 
-    A pair is an F and a BW that run at the same time; the module has the proof.
+    A pair is an F and a BW that run at the same time. The module has the proof.
     """
     return with_stages(problem, least_times_of) if overlap_saves(problem) else problem
 
 
 def least_times_of(stage: StageProfile) -> StageProfile:
-    """The stage with the shorter times that :func:`least_times` gives it."""
+    """Return ``stage`` without pairs, with the shorter T_B and T_W of :func:`least_times`."""
     saving = max(0.0, stage.saving)
     t_w = max(0.0, stage.t_w - saving)
     t_b = max(0.0, stage.t_b - max(0.0, saving - stage.t_w))
@@ -50,7 +50,7 @@ def least_times_of(stage: StageProfile) -> StageProfile:
 
 
 def overlap_work(problem: Problem) -> float:
-    """Lower bound on the work of the busiest rank, if an F and a BW may run at the same time.
+    """Lower bound on the work of the busiest rank if an F and a BW may run at the same time.
 
     Proof: a pair saves at most the saving of its BW's stage, and at most the duration of that BW,
     so each microbatch takes at least its times of :func:`least_times`. If each stage is on one

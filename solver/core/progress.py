@@ -12,17 +12,20 @@ FALLBACK = Method.ONE_AT_A_TIME
 
 
 def is_built(method: str | None) -> bool:
-    """Whether ``method`` is neither :data:`FALLBACK` nor None (no schedule known)."""
+    """Whether ``method`` is the method of a schedule other than the trivial one.
+
+    False for :data:`FALLBACK`, and for None, which means that no schedule is known.
+    """
     return method not in {None, FALLBACK}
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a solve, ``seconds`` after its start.
+    """A report of a running solve, ``seconds`` after its start.
 
-    ``incumbent``: the cost of the best schedule; ``method``: the method that found it; ``gap``:
-    (incumbent - bound) / incumbent. All three are None before any schedule is found. ``bound``: the
-    lower bound on the cost.
+    ``bound``: the lower bound on the cost. ``incumbent``: the cost of the best schedule;
+    ``method``: the method that found it; ``gap``: (incumbent - bound) / incumbent. These three are
+    None before any schedule is found.
     """
 
     seconds: float

@@ -29,9 +29,9 @@ def with_stages(
 ) -> Problem:
     """The problem with each stage replaced by ``change(stage, *values)``.
 
-    ``columns``: one iterable for each further argument of ``change``, with a value for each stage.
-    If microbatches are unlike, ``change`` is called for each microbatch of a stage, with a profile
-    of the stage that has this microbatch's times and sizes.
+    ``columns``: for each further argument of ``change``, an iterable with one value per stage. If
+    microbatches are unlike, ``change`` is called once for each microbatch of a stage, with a
+    profile of the stage in which the times and sizes are those of this microbatch.
     """
     rows = zip(problem.profile.stages, *columns, strict=True)
     stages = tuple(s.changed(lambda one, own=own: change(one, *own)) for s, *own in rows)
@@ -39,12 +39,12 @@ def with_stages(
 
 
 def recomputable(problem: Problem) -> Mask:
-    """Which stages may be recomputed, a mask of shape (S,)."""
+    """A mask of the stages that may be recomputed, shape (S,)."""
     return _possible(problem, OpKind.R)
 
 
 def offloadable(problem: Problem) -> Mask:
-    """Which stages may be offloaded, a mask of shape (S,)."""
+    """A mask of the stages that may be offloaded, shape (S,)."""
     return _possible(problem, OpKind.O)
 
 
@@ -56,7 +56,7 @@ def _possible(problem: Problem, kind: OpKind) -> Mask:
 
 
 def fusible(problem: Problem) -> Mask:
-    """Which stages run BW faster than B and W one after the other, a mask of shape (S,)."""
+    """A mask of the stages on which a BW is faster than B and W one after the other, shape (S,)."""
     if problem.placement.passing is not Passing.ACTIVATIONS:
         return np.zeros(problem.stages, dtype=np.bool_)
     every = [stage.each or (stage,) for stage in problem.profile.stages]
@@ -64,7 +64,7 @@ def fusible(problem: Problem) -> Mask:
 
 
 def has_remat(problem: Problem) -> bool:
-    """Whether some stage may be recomputed or offloaded, or runs BW faster than B and W."""
+    """Whether some stage may be recomputed or offloaded, or runs a BW faster than B and W."""
     return bool((recomputable(problem) | offloadable(problem) | fusible(problem)).any())
 
 
@@ -78,7 +78,7 @@ def without_offloading(profile: Profile) -> Profile:
 
 
 def recomputing(problem: Problem) -> Problem:
-    """The problem without offload on those stages that may be recomputed."""
+    """The problem, in which stages that may be recomputed may not be offloaded."""
 
     def change(stage: StageProfile) -> StageProfile:
         return replace(stage, m_o=None, offload_bytes=None) if stage.t_r is not None else stage
@@ -87,7 +87,7 @@ def recomputing(problem: Problem) -> Problem:
 
 
 def plain(problem: Problem) -> Problem:
-    """The problem without recomputation and offload, in which BW takes T_B + T_W."""
+    """The problem without recomputation and offload, and with BW's that take T_B + T_W."""
     profile = without_offloading(without_recomputing(problem.profile))
     return with_stages(replace(problem, profile=profile), lambda stage: replace(stage, t_bw=None))
 
@@ -113,13 +113,13 @@ def least_kept(problem: Problem) -> FloatArray:
     """The minimum memory that a microbatch holds on each stage between F and B, shape (S,).
 
     It is the minimum over the choices for a microbatch: M_B if it stays, less if it is recomputed
-    or offloaded. At least one optimal schedule never holds less than the result (see below).
+    or offloaded. At least one optimal schedule never holds less than the result.
 
-    The result is M_B for a stage that is the only one of its rank, is not recomputable, and where
-    M_B plus the minimum exceeds the rank's limit. Proof: while a microbatch is offloaded and holds
-    the minimum, no F or B of another one has memory for its M_B. So the memory held can only fall
-    until the microbatch is loaded back, and offload lets no other op run earlier. Removing its O
-    and L delays no op, and memory is still sufficient.
+    An exception is a stage that has a rank of its own and cannot be recomputed, if M_B plus the
+    minimum exceeds the rank's limit: there the result is M_B. Proof: while a microbatch is
+    offloaded and holds the minimum, no F or B of another one has memory for its M_B. So the memory
+    held can only fall until the microbatch is loaded back, and offload lets no other op run
+    earlier. Removing its O and L delays no op, and memory is still sufficient.
 
     If microbatches are unlike, the shape is (S, M).
     """
@@ -136,11 +136,11 @@ def least_kept(problem: Problem) -> FloatArray:
 def relaxed(problem: Problem) -> Problem:
     """A relaxation without recomputation and offload: its optimum is at most that of ``problem``.
 
-    M_B is :func:`least_kept`, M_W is at most that, and times are those of :func:`unfused`. Proof:
-    remove all R, O and L from a schedule of ``problem`` and keep the times of all other ops. Ranks
-    are still free when ops run, and inputs arrive as before. Every microbatch held at least
-    :func:`least_kept` from F to B, whatever was chosen for it, so no rank holds more than before.
-    This is a schedule of the relaxed problem with the same cost.
+    M_B is replaced by :func:`least_kept`, M_W by the smaller of M_W and that, and times by those of
+    :func:`unfused`. Proof: remove all R, O and L from a schedule of ``problem`` and keep the times
+    of all other ops. Ranks are still free when ops run, and inputs arrive as before. Every
+    microbatch held at least :func:`least_kept` from F to B, whatever was chosen for it, so no rank
+    holds more than before. This is a schedule of the relaxed problem with the same cost.
     """
 
     def change(stage: StageProfile, m_b: float) -> StageProfile:

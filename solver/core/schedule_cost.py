@@ -10,13 +10,13 @@ from .tolerances import CLOSED, ROUNDING
 
 
 def objective_cost(schedule: Schedule) -> float:
-    """The value of the objective, without the time to average gradients over replicas."""
+    """The cost of ``schedule``, without the time to average gradients over replicas."""
     timing = schedule.timing or simulate(schedule)
     return timing.cost(schedule.problem.objective)
 
 
 def iteration_time(schedule: Schedule) -> float:
-    """The value of the objective, with the time to average gradients over replicas.
+    """The cost of ``schedule``, including the time to average gradients over replicas.
 
     The schedule must contain its timing.
     """
@@ -24,16 +24,16 @@ def iteration_time(schedule: Schedule) -> float:
 
 
 def cost_and_memory(schedule: Schedule) -> tuple[float, float]:
-    """A key to sort timed schedules, best first: (iteration time, largest peak memory).
+    """Return a sort key that puts the best schedule first: (iteration time, largest peak memory).
 
     The iteration time is rounded to nine significant digits, so that schedules whose times differ
-    only by rounding errors are sorted by memory.
+    only by rounding errors are sorted by memory. The schedule must contain its timing.
     """
     return float(f"{iteration_time(schedule):.9g}"), max(schedule.known_timing.peak_memory)
 
 
 def status_under(bound: float, cost: float) -> Status:
-    """The status of a schedule with this ``cost``, given a lower ``bound`` on the cost."""
+    """The status of a schedule of cost ``cost``, if ``bound`` is a lower bound on the cost."""
     return Status.OPTIMAL if cost - bound <= CLOSED * cost else Status.FEASIBLE
 
 

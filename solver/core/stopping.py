@@ -15,18 +15,18 @@ OPS_A_SECOND = 1e8  # roughly what the simulator does on one core
 
 
 class StoppingCriterion(Protocol):
-    """A function that returns whether to stop; it is called many times per second."""
+    """A function that returns whether to stop. It is called many times per second."""
 
     def __call__(self) -> bool: ...
 
 
 def clock() -> float:
-    """The time of a monotonic clock in seconds, which stands still while kernels are compiled."""
+    """The time of a monotonic clock, in seconds, that stands still while kernels are compiled."""
     return monotonic() - seconds_compiling()
 
 
 class TimeLimit:
-    """A limit of ``seconds`` on the time since this object was created, by :func:`clock`.
+    """A time limit: ``seconds`` after the object is created, on :func:`clock`.
 
     Calling it returns whether the time is up.
     """
@@ -44,7 +44,10 @@ class TimeLimit:
 
     @property
     def share_left(self) -> float:
-        """The share of the time that is left, 0 to 1; 1 if the limit is inf, 0 if it is 0."""
+        """The share of the time that is left, 0 to 1.
+
+        It is always 1 if ``seconds`` is inf, and 0 if ``seconds`` is 0.
+        """
         if self.seconds <= 0.0:
             return 0.0
         return self.left / self.seconds if self.seconds < inf else 1.0
@@ -53,7 +56,7 @@ class TimeLimit:
 class WorkLimit:
     """A limit of ``ops`` simulated ops. Calling it returns whether they are used up.
 
-    :meth:`spend` adds to the ops that are used. Computations other than simulation count as the
+    :meth:`spend` adds to the number of ops used. A computation other than simulation counts as the
     number of simulated ops that take about as long.
     """
 
@@ -88,7 +91,7 @@ class Interrupt:
 
 
 class FirstOf:
-    """A criterion that stops as soon as any of ``criteria`` does."""
+    """A criterion to stop as soon as one of ``criteria`` says so; never, if there are none."""
 
     def __init__(self, *criteria: StoppingCriterion) -> None:
         self._criteria = criteria
@@ -100,8 +103,8 @@ class FirstOf:
 class Budget(FirstOf):
     """A limit on time and work. Calling it returns whether to stop.
 
-    That is, whether ``seconds`` have passed since the budget was created, ``ops`` simulated ops
-    have been counted by ``work.spend``, or ``interrupt`` is set.
+    True if ``seconds`` have passed since the budget was created, if ``ops`` simulated ops have been
+    counted by ``work.spend``, or if ``interrupt`` is set.
     """
 
     def __init__(
@@ -112,12 +115,15 @@ class Budget(FirstOf):
         super().__init__(self.time, self.work, self.interrupt)
 
     def share(self, share: float = 1.0) -> Budget:
-        """A budget that starts now, with a share of the original time and work of this one."""
+        """A budget that starts now, with a share of this one's original time and work."""
         return Budget(share * self.time.seconds, share * self.work.ops, self.interrupt)
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until time or work is used up, with work converted by :data:`OPS_A_SECOND`."""
+        """The seconds until this budget's time or work is used up.
+
+        Work is converted to seconds by :data:`OPS_A_SECOND`.
+        """
         return min(self.time.left, self.work.left / OPS_A_SECOND)
 
     def part(self, number: int) -> Budget:

@@ -20,7 +20,7 @@ from .options import Order
 def streams_of(problem: Problem) -> list[list[int]]:
     """The streams: groups of microbatches that run each stage on the same rank.
 
-    Returns a list of microbatches, in ascending order, for each stream.
+    Returns, for each stream, the list of its microbatches in ascending order.
     """
     found: dict[tuple[int, ...], list[int]] = {}
     for j, owners in enumerate(problem.owner.T.tolist()):
@@ -29,7 +29,7 @@ def streams_of(problem: Problem) -> list[list[int]]:
 
 
 def stream_numbers(problem: Problem) -> IntArray:
-    """The index of each microbatch's stream in the list of :func:`streams_of`, shape (M,)."""
+    """For each microbatch, the index of its stream in :func:`streams_of`, shape (M,)."""
     numbers = np.empty(problem.microbatches, dtype=np.int64)
     for number, own in enumerate(streams_of(problem)):
         numbers[own] = number
@@ -37,9 +37,9 @@ def stream_numbers(problem: Problem) -> IntArray:
 
 
 def as_many_each_way(problem: Problem) -> bool:
-    """Whether each direction has equally many microbatches; False if weights are passed.
+    """Whether the placement is bidirectional, with equally many microbatches per direction.
 
-    For a placement that is not bidirectional: whether only activations are passed.
+    For other placements, returns whether activations are passed, and no weights.
     """
     if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
         return len(set(map(len, streams_of(problem)))) == 1
@@ -49,17 +49,16 @@ def as_many_each_way(problem: Problem) -> bool:
 def class_of(stream: IntArray, ops: IntArray) -> IntArray:
     """The class of each packed op in ``ops``: a number that encodes its kind, stage and stream.
 
-    A stream is a group of microbatches that run each stage on the same rank. ``stream``: the stream
-    of each microbatch, the result of :func:`stream_numbers`.
+    ``stream``: for each microbatch, the index of its stream, as :func:`stream_numbers` returns it.
     """
     return np.asarray((ops & CLASS_MASK) + (stream[ops >> MICROBATCH_SHIFT] << MICROBATCH_SHIFT))
 
 
 def by_turns(problem: Problem, order: Order) -> Order:
-    """The order with each BW split into B and W, and microbatches renamed by position.
+    """A copy of ``order`` with each BW split into B and W, and microbatches renamed by position.
 
-    The k-th op of each kind, stage and stream becomes that of the stream's k-th microbatch. If the
-    microbatches of each stream (:func:`streams_of`) are equal, the cost is the same.
+    The k-th op of each kind, stage and stream becomes that of the stream's k-th microbatch
+    (:func:`streams_of`). If the microbatches of each stream are equal, the cost is the same.
     """
     stream, rows = stream_numbers(problem), []
     for row in map(split_backwards, order):

@@ -14,13 +14,13 @@ _QUOTIENT = 1e-12  # tolerance of a quotient, far smaller than that of a limit
 def counts_within(
     room: FloatArray | float, size: FloatArray | IntArray | float, most: float
 ) -> FloatArray:
-    """How many items of ``size`` fit into ``room``: whole numbers from 0 to ``most``, as floats.
+    """The number of items of ``size`` that fit into ``room``: whole numbers, as floats.
 
-    ``room`` and ``size`` are broadcast against each other; the result has their common shape. A
-    quotient just below a whole number is rounded up to it, so that a ``room`` that is a multiple of
-    ``size`` is filled. ``room`` is the unused part of a limit that already includes its tolerance
-    (:data:`ROUNDING`), so that no schedule that simulators and verifiers accept is excluded. The
-    solver counts items in memory only with this function.
+    The numbers are from 0 to ``most``. ``room`` and ``size`` are broadcast against each other; the
+    result has their common shape. A quotient just below a whole number is rounded up to it, so that
+    a ``room`` that is a multiple of ``size`` is filled. ``room`` is the unused part of a limit that
+    already includes its tolerance (:data:`ROUNDING`), so that no schedule that simulators and
+    verifiers accept is excluded. The solver counts items in memory only with this function.
     """
     room, size = np.asarray(room, dtype=np.float64), np.asarray(size, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -27,10 +27,10 @@ _WHY = "where microbatches are unlike (lists of one number per microbatch)"
 
 
 def check_planned(problem: Problem) -> None:
-    """Raise InputError if microbatches are unlike in a problem that must have equal ones.
+    """Raise InputError if microbatches are unlike and the problem needs equal ones.
 
-    These are problems with recomputation, offload, fused backwards (BW faster than B and W), pairs
-    (an F and a BW at the same time), or mixed passing of activations and weights.
+    It does with recomputation, offload, fused backwards (BW faster than B and W), pairs (an F and a
+    BW at the same time), or mixed passing of activations and weights.
     """
     if not problem.profile.unlike:
         return
@@ -45,14 +45,17 @@ def check_planned(problem: Problem) -> None:
 
 
 def check_unpaired(problem: Problem) -> None:
-    """Raise InputError if microbatches are unlike and the profile allows pairs (``t_fb``)."""
+    """Raise InputError if microbatches are unlike and the profile allows pairs.
+
+    A profile allows pairs if some stage has a time ``t_fb``.
+    """
     known = [s for s, stage in enumerate(problem.profile.stages) if stage.t_fb is not None]
     if known and problem.profile.unlike:
         raise InputError(f"stages[{known[0]}]: t_fb: expected none {_WHY}")
 
 
 def typical(problem: Problem) -> Problem:
-    """The problem with each microbatch's times and sizes replaced by the mean of all."""
+    """The problem with each time and size replaced by its mean over all microbatches."""
     return _alike(problem, lambda stage: stage)
 
 

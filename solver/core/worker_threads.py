@@ -33,7 +33,7 @@ Worker = Callable[[Incumbent], Pieces]
 
 
 def workers_abreast(best: Incumbent) -> int:
-    """The number of workers of a solve: 2 with a work limit, else one per core, but 2 to 8."""
+    """The number of workers of a solve: 2 with a work limit, else one per core, within 2 to 8."""
     return LEAST_WORKERS if best.limited else max(LEAST_WORKERS, min(cores(), MOST_WORKERS))
 
 
@@ -41,8 +41,9 @@ def side_by_side(best: Incumbent, workers: Sequence[Pieces]) -> Pieces:
     """Run each of ``workers`` in a thread until the solve is over or all have finished.
 
     With a work limit they run in turn instead, so that nothing depends on the clock. When time is
-    up or the user asked to stop, the workers pause and this yields; when it is resumed, each worker
-    continues where it was. An exception in a worker is raised here after the others have stopped.
+    up or the user asks to stop, the workers are paused and the generator yields; when it is
+    resumed, each worker continues where it was. An exception in a worker is raised here after the
+    other workers have stopped.
     """
     if best.limited:
         _in_turn(best, workers)
@@ -64,9 +65,9 @@ def side_by_side(best: Incumbent, workers: Sequence[Pieces]) -> Pieces:
 def _in_turn(best: Incumbent, workers: Sequence[Pieces]) -> None:
     """Run the workers one after the other, each until it has used a share of its work limit.
 
-    This is repeated for each share in :data:`MARKS`; each worker has the whole limit in the end. In
-    a repetition, all workers begin with the same schedule and improve it separately; the next one
-    begins with the best of the results.
+    This is repeated for each share in :data:`MARKS`, so that each worker can use its whole limit in
+    the end. In each repetition, all workers begin with the same schedule and improve it separately;
+    the next repetition begins with the best of their schedules.
     """
     total, limits = best.work.ops, [WorkLimit(used=best.work.used) for _ in workers]
     for share in MARKS:
@@ -79,7 +80,7 @@ def _in_turn(best: Incumbent, workers: Sequence[Pieces]) -> None:
 
 
 def run_pieces(pieces: Pieces, best: Incumbent) -> None:
-    """Run ``pieces`` one by one until there are no more or the solve is over."""
+    """Run ``pieces`` one by one until all have run or the solve is over."""
     if not best.over():
         for _ in pieces:
             if best.over():
@@ -87,7 +88,7 @@ def run_pieces(pieces: Pieces, best: Incumbent) -> None:
 
 
 def in_thread(work: Callable[[], Result]) -> Future[Result]:
-    """Run ``work`` in a new thread, and return the future of its result."""
+    """Call ``work`` in a new thread, and return the future of its result."""
     threads = ThreadPoolExecutor(1, "solve")
     future = threads.submit(work)
     threads.shutdown(wait=False)
@@ -95,7 +96,7 @@ def in_thread(work: Callable[[], Result]) -> Future[Result]:
 
 
 def has_ended(best: Incumbent, work: Future[Result]) -> bool:
-    """Wait for the call ``work``. Returns True when it has ended, False if it is abandoned.
+    """Wait for the call ``work``; return True when it has ended, or False if it is abandoned.
 
     It is abandoned :data:`GRACE` seconds after ``best.ended`` becomes true (the user asked to stop,
     or time is up and a schedule was built). Some calls cannot check the clock, such as compiling a

@@ -50,10 +50,10 @@ _WORDS = "few orders are possible: all orders of F's and B's are searched"
 def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Pieces:
     """Refute rising target costs until bound and cost are equal, or too many stay undecided.
 
-    To refute a target is to prove that no schedule costs at most that; otherwise CP-SAT may find
-    such a schedule. ``learned``: known precedences. It does nothing if the model would be too
-    large, or if each stage has a rank of its own and memory does not limit the rate of
-    microbatches.
+    To refute a target is to prove that no schedule costs at most that; CP-SAT may find such a
+    schedule instead. ``learned``: known precedences, which become constraints. Does nothing if the
+    model would be too large, or if each stage has a rank of its own and memory does not limit the
+    rate of microbatches.
     """
     linear = LinearInstance.of(best.problem)
     small = 3 * best.problem.stages * best.problem.microbatches <= OPS
@@ -80,9 +80,9 @@ def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Piece
 
 
 def _slot_turns(problem: Problem) -> Iterator[Learned]:
-    """Yield precedences: the minimum time from a B to the F's that need the memory slot it frees.
+    """Yield precedences: the minimum time from each B to the F's that need the memory it frees.
 
-    Yields nothing unless each stage has a rank of its own.
+    Yields nothing if some rank has several stages.
     """
     linear = LinearInstance.of(unfused(problem))
     if linear is not None:
@@ -94,9 +94,10 @@ def _slot_turns(problem: Problem) -> Iterator[Learned]:
 def climb(best: Incumbent, seed: int) -> Pieces:
     """Refute rising target costs for unlike microbatches, as :func:`bisect` does for equal ones.
 
-    The first model has only a few microbatches, those with the largest product of memory and time;
-    later models have more. After each undecided attempt at a target it yields, so that the caller
-    may run something else; after PATIENCE undecided attempts at the same target it ends.
+    The first model contains only a few microbatches, those with the largest product of memory and
+    time; later models contain more. The generator yields after each undecided attempt at a target,
+    so that the caller may run something else, and ends after PATIENCE undecided attempts at one
+    target.
     """
     for instance, every in _subsets(best.problem):
         low = best.bound.value
@@ -118,10 +119,11 @@ def climb(best: Incumbent, seed: int) -> Pieces:
 
 
 def _subsets(problem: Problem) -> list[tuple[Instance, bool]]:
-    """Pairs: an instance with some of the unlike microbatches, and whether it has all of them.
+    """Return instances with more and more of the unlike microbatches.
 
-    Each instance has more microbatches than the one before, those with the largest product of
-    memory and time. Instances whose models would be too large are left out.
+    Each is paired with True if it contains all microbatches, otherwise False. Microbatches are
+    added by their product of memory and time, the largest first. Instances whose models would be
+    too large are left out.
     """
     costs, numbers, n = Costs.of(problem), [problem.microbatches], 3
     while n < problem.microbatches:
@@ -137,10 +139,11 @@ def _subsets(problem: Problem) -> list[tuple[Instance, bool]]:
 
 
 def _parameters(seed: int, tries: int) -> Parameters:
-    """CP-SAT's parameters by name for an attempt after ``tries`` undecided ones in a row.
+    """Return CP-SAT's parameters, by name, for the next attempt at a target.
 
-    If ``tries`` is odd, they are CP-SAT's defaults, with which it presolves the model; otherwise
-    :data:`.model.PARAMETERS`.
+    ``tries``: the number of undecided attempts since the last decided one. If it is even, the
+    parameters are :data:`.model.PARAMETERS`; if it is odd, CP-SAT's defaults, with which it
+    presolves the model.
     """
     return {"random_seed": seed % 2**31, **({} if tries % 2 else PARAMETERS)}
 
@@ -148,11 +151,11 @@ def _parameters(seed: int, tries: int) -> Parameters:
 def ask(
     best: Incumbent, instance: Instance, target: float, budget: Budget, parameters: Parameters
 ) -> bool:
-    """Search within ``budget`` for schedules that cost at most ``target``.
+    """Search for schedules that cost at most ``target``; return whether the target was decided.
 
-    Offers the schedules found to ``best``, and raises its bound if it is proven that there are
-    none. Returns whether the target was decided: a solution was found, or it is proven that there
-    is none.
+    It is decided if a solution was found, or if it is proven that there is none; otherwise the
+    limit ``budget`` was reached. Schedules found are offered to ``best``. If there is none, the
+    bound of ``best`` is raised.
     """
     model = OrderModel(instance, best.bound.value, target)
     search = find_order(best, model, budget, parameters)
@@ -168,9 +171,9 @@ def find_order(
     parameters: Parameters,
     method: Method = Method.CP_SAT,
 ) -> CpSatThread[Order]:
-    """Run CP-SAT on ``model`` by :func:`run`, and offer the order of each solution to ``best``.
+    """Run CP-SAT on ``model`` with :func:`run`, and offer the order of each solution to ``best``.
 
-    ``method``: the method that schedules are labeled with. Returns the search after its end.
+    ``method``: the method in the reports of these orders. Returns the CP-SAT thread after its end.
     """
 
     def offer(order: Order) -> None:
@@ -191,9 +194,9 @@ def run(
 ) -> CpSatThread[Read]:
     """Run CP-SAT on ``model`` until it ends, ``budget`` is used up or ``best`` is interrupted.
 
-    ``read`` converts each solution in CP-SAT's thread; ``take`` is called in the caller's thread
-    with each result of ``read``. Returns the search after its end; its ``work`` is converted to
-    simulated ops, and added to the work of ``best``.
+    ``read`` converts each solution in CP-SAT's thread; ``take`` is called with each converted
+    solution in the caller's thread. Returns the CP-SAT thread after its end. The thread's ``work``,
+    converted to simulated ops, is added to the work of ``best``.
     """
     limits = {
         "max_time_in_seconds": budget.time.left,
@@ -210,7 +213,10 @@ def run(
 
 
 def _cost(best: Incumbent, order: Order) -> float | None:
-    """The cost of ``order``; None if it is invalid, exceeds memory, or lacks some microbatches."""
+    """The cost of ``order``, or None if it cannot be used.
+
+    That is, if it is invalid, exceeds a memory limit, or lacks ops of some microbatches.
+    """
     ops = sum(len(split_backwards(row)) for row in order)
     if ops < 3 * best.problem.stages * best.problem.microbatches:
         return None

@@ -33,11 +33,12 @@ _running: WeakSet[subprocess.Popen[bytes]] = WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a run of CBC.
+    """The result of running CBC once.
 
     ``values``: the value of each variable in the best solution, by name; empty if no solution was
     found. ``bound``: the lower bound on the objective; None if CBC reports none. ``infeasible``:
-    whether CBC says that there is no solution. ``complete``: whether CBC has finished.
+    whether CBC reports that there is no solution. ``complete``: whether CBC has proven its result,
+    so that more time would not help.
     """
 
     values: Mapping[str, float]
@@ -56,8 +57,9 @@ def run_cbc(
 ) -> Outcome:
     """Minimize ``lp`` for at most ``seconds``, starting from the solution ``start``.
 
-    ``start``: values of the variables by name. ``options``: options for CBC's command line, by
-    name. ``should_stop``: whether to interrupt CBC, asked repeatedly.
+    ``start``: the values of variables, by name. ``options``: the values of options for CBC's
+    command line, by name. ``should_stop``: called repeatedly; CBC is interrupted when it returns
+    true.
     """
     command = [pulp.PULP_CBC_CMD.pulp_cbc_path, "model.mps", "-timeMode", "elapsed"]
     if math.isfinite(seconds):
@@ -93,9 +95,9 @@ def run_cbc(
 
 @contextmanager
 def _own_folder() -> Iterator[Path]:
-    """Yield a new folder, which is deleted at the end of the context.
+    """A context manager that creates a folder, and deletes it at the end of the context.
 
-    Before that, folders are deleted that were left behind by processes that no longer run.
+    Folders that ended processes have left behind are deleted first.
     """
     remove_litter(PREFIX)
     with tempfile.TemporaryDirectory(prefix=own(PREFIX), ignore_cleanup_errors=True) as folder:
@@ -103,10 +105,10 @@ def _own_folder() -> Iterator[Path]:
 
 
 def end_all() -> None:
-    """Kill the CBC processes that this process started, and delete their folders.
+    """Kill the CBC processes that this process has started, and delete their folders.
 
-    Threads that run CBC do so themselves; this is for a process that exits without waiting for
-    them.
+    This is for a process that exits without waiting for its threads. A thread that runs CBC
+    otherwise does the same at its end.
     """
     for process in list(_running):
         process.kill()
@@ -116,9 +118,10 @@ def end_all() -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float, should_stop: StoppingCriterion) -> None:
-    """Wait for CBC; interrupt it if ``should_stop`` returns true or it runs far beyond ``seconds``.
+    """Wait for CBC to end, and interrupt it if that takes too long.
 
-    CBC may still be running on return, if it does not react to the interrupt.
+    It does if ``should_stop`` returns true, or if CBC is still running some time after ``seconds``.
+    If CBC does not react to the interrupt, it is still running when this function returns.
     """
     too_long = TimeLimit(seconds + _GRACE)
     while process.poll() is None and not too_long() and not should_stop():

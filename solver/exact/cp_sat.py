@@ -29,7 +29,7 @@ def solve(
     offer: Callable[[Schedule], object],
     raise_to: Callable[[float], object],
 ) -> bool:
-    """Search all orders with CP-SAT, in WORKERS threads, or in one if there is a work limit.
+    """Search all orders with CP-SAT, in WORKERS threads, or in one thread if there is a work limit.
 
     Arguments and result are those of :data:`pipeloom.solver.exact.Backend`.
     """
@@ -66,8 +66,9 @@ def solve(
 def exact_model(instance: Instance, incumbent: Schedule, lower_bound: float) -> OrderModel:
     """The CP-SAT model of all orders of ``instance``, with the constraints of :mod:`.first_starts`.
 
-    ``incumbent``: the best schedule known; its starts are the hint, and its cost is the maximum.
-    ``lower_bound``: a known lower bound, the minimum cost.
+    ``incumbent``: the best schedule known; its cost is the maximum cost in the model, and its
+    starts are the hint. ``lower_bound``: a known lower bound on the cost, which is the minimum cost
+    in the model.
     """
     most, hint = objective_cost(incumbent), starts_of(instance, incumbent)
     model = OrderModel(instance, lower_bound, most, minimize=True, hint=hint)

@@ -18,11 +18,13 @@ Read = TypeVar("Read")
 class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[Read]):
     """A context manager that solves the model ``cp`` in a thread of its own.
 
-    The thread starts with the context, and is stopped at its end. ``read`` converts each solution,
-    in that thread. ``parameters``: parameters of CP-SAT by name. :meth:`next` returns the converted
-    solutions, and bounds on the objective. After the end of the thread, ``status`` is CP-SAT's
-    status, ``work`` its deterministic time in seconds, and ``bound`` the best bound proven on the
-    objective, or None if the model has no solution.
+    The thread starts with the context, and is stopped at the context's end. ``read`` converts each
+    solution, in that thread. ``parameters``: the values of CP-SAT's parameters, by name.
+    :meth:`next` returns the converted solutions, and bounds on the objective.
+
+    After the thread has ended, ``status`` is CP-SAT's status, ``work`` its deterministic time in
+    seconds, and ``bound`` the best bound proven on the objective, or None if the model has no
+    solution.
     """
 
     def __init__(
@@ -68,10 +70,11 @@ class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[Read]):
         self._news.put(self._read(self))
 
     def next(self, should_stop: StoppingCriterion) -> Read | float | None:
-        """Wait for the next solution, converted, or the next bound on the objective, and return it.
+        """Wait for the next converted solution or the next bound (a float), and return it.
 
-        Returns None after the end of the search. While it waits, it ends the search if
-        ``should_stop`` returns true. An exception that was raised in the thread is raised here.
+        Returns None when the search has ended. While waiting, it calls ``should_stop`` repeatedly,
+        and ends the search if that returns true. An exception that was raised in the thread is
+        raised here.
         """
         while True:
             try:

@@ -40,12 +40,12 @@ from .instance import B, F, Instance
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """A constraint: the F ``op`` starts exactly when some op of ``after`` ends, plus its delay.
+    """A constraint: the F ``op`` starts exactly when one of several ops ends, plus a delay.
 
-    ``after``: pairs (op, delay): other ops of the rank, with delay 0, and F's of the previous
-    stage, with the delay of their output; if it is empty, ``op`` starts at 0. ``unless``: the first
-    B of each stage of the rank; if one of these runs before ``op``, the constraint does not apply.
-    Ops are given by their numbers in the instance.
+    ``after``: pairs (op, delay) for these ops: other ops of the rank, with delay 0, and F's of the
+    previous stage, with the delay of their output. If it is empty, ``op`` starts at 0. ``unless``:
+    the first B of each stage of the rank; if one of these runs before ``op``, the constraint does
+    not apply. Ops are given by their numbers in the instance.
     """
 
     op: int
@@ -54,9 +54,9 @@ class Earliest:
 
 
 def earliest(problem: Problem, instance: Instance) -> list[Earliest]:
-    """The constraints on all F's that may run before their rank's first B.
+    """The constraints on all F's that may run before the first B of their rank.
 
-    Returns an empty list if the objective is the makespan, as none are needed then.
+    Returns an empty list if the objective is the makespan, which needs no such constraints.
     """
     if problem.objective is Objective.MAKESPAN:
         return []
@@ -80,11 +80,11 @@ def earliest(problem: Problem, instance: Instance) -> list[Earliest]:
 
 
 def starts_of(instance: Instance, schedule: Schedule) -> FloatArray:
-    """The start in ``schedule`` of each of the instance's N ops, shape (N,).
+    """For each of the instance's N ops, its start in ``schedule``, shape (N,).
 
-    Before that, each BW of the schedule is split into B and W, and microbatches are renamed by
-    position. Raises ValueError if the schedule exceeds a memory limit, because then it is not a
-    solution of the instance.
+    First, each BW of the schedule is split into B and W, and microbatches are renamed by position.
+    Raises ValueError if the schedule exceeds a memory limit, because then it is not a solution of
+    the instance.
     """
     order = by_turns(schedule.problem, schedule.order)
     timing = simulate(Schedule(schedule.problem, order))
@@ -100,12 +100,14 @@ def starts_of(instance: Instance, schedule: Schedule) -> FloatArray:
 def to_schedule(
     positions: Schedule, instance: Instance, start: FloatArray, slack: float
 ) -> Schedule | None:
-    """The better of the two schedules that a solution of an instance stands for, with its timing.
+    """Convert a solution of ``instance`` to a schedule with its timing.
 
-    In one, the k-th op of each class is that of microbatch k. In the other, microbatches are named
-    such that every rank starts as late as in the solution. Returns None if both are invalid or
-    exceed memory. ``positions``: the solution's order, in which the k-th op of each class is named
-    after microbatch k. ``start``: the starts of the instance's ops in the solution, shape (N,).
+    Two schedules are tried, and the better one is returned; None if both are invalid or exceed a
+    memory limit. In one, the k-th op of each class is that of microbatch k. In the other,
+    microbatches are named such that every rank starts as late as in the solution.
+
+    ``positions``: the order of the solution, in which the k-th op of each class is named after
+    microbatch k. ``start``: the starts of the instance's ops in the solution, shape (N,).
     ``slack``: the largest error of ``start``.
     """
     names = _microbatches(positions, instance, start, slack)
@@ -117,10 +119,10 @@ def to_schedule(
 def _microbatches(
     positions: Schedule, instance: Instance, start: FloatArray, slack: float
 ) -> IntArray:
-    """Microbatches for all F's, shape (S, M): entry [s, k] is that of the k-th F of stage s.
+    """Choose microbatches for all F's, such that F's can start when they do in the solution.
 
-    They are chosen such that F's can start when they do in the solution. The arguments are those of
-    :func:`to_schedule`; k counts from 0.
+    Returns an array of shape (S, M): entry [s, k] is the microbatch of the k-th F of stage s, where
+    k counts from 0. The arguments are those of :func:`to_schedule`.
     """
     problem = positions.problem
     end, into, every = start + instance.takes, Costs.of(problem).into_f, range(problem.microbatches)
@@ -140,21 +142,23 @@ def _microbatches(
 
 
 def _pick(arrival: Sequence[float], left: list[int], by: float, waits: bool) -> int:
-    """Choose the microbatch for an F: returns the position of its F on the previous stage.
+    """Choose the microbatch of an F; return the position of its F on the previous stage.
 
     ``arrival[k]``: the time when the output of the F at position k of the previous stage arrives.
-    ``left``: the positions not chosen yet, ascending. ``by``: the start of the F. Of the positions
-    in ``left`` that have arrived by then, the last is chosen if the F ``waits`` for an arrival,
-    otherwise the first; if none has arrived, the first of ``left``.
+    ``left``: the positions that are not chosen yet, in ascending order. ``by``: the start of the F.
+    ``waits``: whether the F waits for an arrival. If so, the last position in ``left`` whose output
+    has arrived by then is chosen, otherwise the first such position; if no output has arrived, the
+    first position in ``left``.
     """
     there = [k for k in left if arrival[k] <= by] or left[:1]
     return there[-1] if waits else there[0]
 
 
 def _renamed(positions: Schedule, names: IntArray) -> Schedule:
-    """The schedule ``positions`` with microbatch k of stage s renamed to ``names[s, k]`` in its F.
+    """Rename the microbatches of the ops in ``positions``.
 
-    In the B's and W's of all stages, k is renamed to ``names[-1, k]``, as in the last stage's F's.
+    In F's of stage s, microbatch k becomes ``names[s, k]``. In B's and W's of all stages it becomes
+    ``names[-1, k]``, as in the F's of the last stage.
     """
     rows = []
     for row in positions.order:
@@ -165,7 +169,7 @@ def _renamed(positions: Schedule, names: IntArray) -> Schedule:
 
 
 def valid(schedule: Schedule) -> Schedule | None:
-    """The schedule with its timing added; None if it is invalid or exceeds a memory limit."""
+    """The schedule with its timing, or None if it is invalid or exceeds a memory limit."""
     try:
         timing = simulate(schedule)
     except InvalidScheduleError:

@@ -95,11 +95,11 @@ def _options(options: SolveOptions, node: float) -> dict[str, float | str]:
 
 
 class _Program:
-    """The integer program of all orders of the incumbent's problem, for PuLP.
+    """An integer program, for PuLP, whose solutions are the orders of the incumbent's problem.
 
     Times are multiplied by ``scale``. Entry i of each list is about op number i of the instance.
-    ``start``: the values that variables have in the incumbent, by name. ``known``: a known lower
-    bound on the cost.
+    ``start``: the values of variables in the incumbent, by name. ``known``: a known lower bound on
+    the cost.
     """
 
     def __init__(self, incumbent: Schedule, known: float) -> None:
@@ -132,9 +132,9 @@ class _Program:
         self.start = self._start(incumbent)
 
     def before(self, i: int, k: int) -> pulp.LpAffineExpression | int:
-        """An expression that is 1 if op i runs before op k of the same rank, otherwise 0.
+        """An expression that is 1 if op i runs before op k, and 0 if it runs after op k.
 
-        If the order of the two ops is known, it is the integer 0 or 1.
+        Both ops are on the same rank. If their order is known, the result is the integer 0 or 1.
         """
         if (i, k) in self.O:
             return self.O[i, k] + 0
@@ -142,15 +142,18 @@ class _Program:
         return 1 - self.O[k, i] if (k, i) in self.O else int(known[self._place[i], self._place[k]])
 
     def follows(self, k: int, i: int, gap: float, excuse: pulp.LpAffineExpression) -> None:
-        """Add a constraint: ``k`` ends at least ``gap`` after ``i`` ends, or ``excuse`` is 1."""
+        """Add a constraint: op k ends at least ``gap`` after op i ends, unless ``excuse`` is 1.
+
+        ``excuse``: an expression that is 0 or 1.
+        """
         inf = self.latest[i] + gap - self.earliest[k]
         if inf > 0:
             self.lp += self.E[k] >= self.E[i] + gap - inf * excuse
 
     def _start(self, incumbent: Schedule) -> dict[str, float]:
-        """The values that variables have in the incumbent, by name.
+        """The values of the program's variables in the incumbent, by name.
 
-        The variables of first starts are missing; CBC finds their values itself.
+        Variables of first starts are left out; CBC finds their values itself.
         """
         ends = (starts_of(self.instance, incumbent) + self.instance.takes) * self.scale
         place = {i: n for n, i in enumerate(np.lexsort((self.T > 0, ends)).tolist())}
@@ -159,7 +162,7 @@ class _Program:
         return {"cost": objective_cost(incumbent) * self.scale, **times, **orders}
 
     def proves(self, outcome: Outcome) -> float:
-        """The lower bound on the cost that CBC's result proves; 0 if CBC reports no bound."""
+        """The lower bound on the cost that CBC's result proves, or 0 if it proves none."""
         if outcome.infeasible or outcome.bound is None:  # infeasible only because of a tolerance
             return 0.0
         slip = len(self.T) * (_INTEGER * self.horizon + _PRIMAL) + _PRINTED
@@ -168,7 +171,7 @@ class _Program:
         return ticks.least(proven) / ticks.per_unit if ticks.exact else proven
 
     def schedule(self, outcome: Outcome) -> Schedule | None:
-        """The schedule of CBC's solution; None if :func:`.to_schedule` finds no valid one."""
+        """Convert CBC's solution to a schedule; None if :func:`.to_schedule` finds no valid one."""
         value, packed = outcome.values, self.instance.packed
         start = (np.array([value[end.name] for end in self.E]) - self.T) / self.scale
         before = np.zeros(len(self.T))
@@ -189,7 +192,7 @@ def _waits(program: _Program) -> None:
 def _one_op_at_a_time(program: _Program) -> None:
     """Add big-M constraints with binary variables so that no two ops of a rank overlap.
 
-    Further constraints exclude cycles in the order of ops of zero duration.
+    Further constraints exclude cyclic orders of ops that take no time.
     """
     takes = program.T
     for ops, known in program.ranks:

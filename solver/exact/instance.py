@@ -59,9 +59,9 @@ Wait = tuple[int, int, float]
 
 
 class OpClass(NamedTuple):
-    """A class of ops, those of one kind, stage and stream, without the stream.
+    """The kind and the stage of a class of ops, which with a stream determine the class.
 
-    The order of the ops of a class is fixed: that of the microbatches.
+    The ops of a class run in the order of their microbatches.
     """
 
     kind: OpKind
@@ -77,23 +77,23 @@ a(j) is the op of class a and microbatch j.
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Instance:
-    """N ops, the order of which is to be chosen on each rank, with the constraints on it.
+    """N ops whose order on each rank is to be chosen, with the constraints on that order.
 
     Ops are numbered from 0, such that i < k in each wait (i, k, time). Arrays have shape (N,)
     unless noted otherwise. ``packed``, ``rank``, ``takes``: the packed ops, their ranks and their
-    durations. ``waits``: dependencies and known orders, on the same or on different ranks.
-    ``classes``: lists of ops that run in the order of the list. ``memory``: for each rank with n
-    ops, a list of constraints (change, limit). ``change``, shape (n,), is the change of memory by
-    each of the rank's ops; at the start of each F and R, the changes by this op and by all ops
-    before it must sum to at most the limit. ``ready``, ``due``: earliest starts and latest ends.
-    ``times``: the durations and delays from which the ticks are computed, of any length.
-    ``ranks``: P. ``entries``: ops of which at least one starts at 0.
+    durations. ``waits``: dependencies and known orders, on one rank or between ranks. ``classes``:
+    lists of ops that run in the order of the list. ``memory``: for each rank with n ops, a list of
+    constraints (change, limit). ``change``, shape (n,), is the change of memory by each of the
+    rank's ops; at the start of each F and R, the changes by this op and by all ops before it must
+    sum to at most the limit. ``ready``, ``due``: the earliest start and the latest end of each op.
+    ``times``: the durations and delays from which the ticks are computed, of any length. ``ranks``:
+    P. ``entries``: ops of which at least one starts at 0; no such constraint if it is empty.
 
     ``objective``: the cost to minimize; None if there is no cost and only ``due`` limits the ends.
     ``until``: the span of a rank ends with its last op of this kind, W or B. ``optional``: for each
-    R that may be left out, its F and the memory that the R releases. ``around``: for each rank, the
-    packed ops that it runs, in a fixed order, before and after the ops of the instance; None if
-    there are none.
+    R that may be left out, its F and the memory that the R saves between them. ``around``: for each
+    rank, the packed ops that it runs, in a fixed order, before and after the ops of the instance;
+    None if there are none.
     """
 
     packed: IntArray
@@ -118,16 +118,16 @@ class Instance:
 
     @cached_property
     def number(self) -> dict[int, int]:
-        """For each packed op, its number in the instance."""
+        """A map from each packed op to its number in the instance."""
         return {packed: i for i, packed in enumerate(self.packed.tolist())}
 
     def at(self, kind: OpKind, stage: int, microbatch: int) -> int:
-        """The number, in the instance, of the op with this kind, stage and microbatch."""
+        """The number in the instance of the op with this kind, stage and microbatch."""
         return self.number[Op(kind, stage, microbatch).packed]
 
     @property
     def horizon(self) -> float:
-        """The sum of all durations and delays; schedules without needless waits end by then."""
+        """The sum of all durations and delays: a schedule without needless waits ends by then."""
         return float(self.takes.sum() + sum(gap - self.takes[i] for i, _, gap in self.waits))
 
     @cached_property
@@ -137,7 +137,7 @@ class Instance:
 
     @cached_property
     def weight_of(self) -> dict[int, int]:
-        """A map from the number of each B to that of its W, if both are in the instance."""
+        """A map from the number of a B to that of its W, for each B whose W is in the instance."""
         at = self.number
         weights = (self.packed - int(B) + int(W)).tolist()
         backwards = np.flatnonzero(self.kind == B).tolist()
@@ -146,8 +146,8 @@ class Instance:
     def known(self, rank: int) -> BoolArray:
         """The known orders of the n ops of ``rank``, a mask of shape (n, n).
 
-        Entry [i, k] is true if op ``rank_ops[rank][i]`` is known to run before op
-        ``rank_ops[rank][k]``.
+        Entry [i, k] is True if op ``rank_ops[rank][i]`` is known to run before op
+        ``rank_ops[rank][k]``, and False if it runs later or the order is not known.
         """
         ops = self.rank_ops[rank]
         found = np.unpackbits(self._later[ops], axis=1, count=len(self.packed))[:, ops] > 0
@@ -156,9 +156,9 @@ class Instance:
 
     @cached_property
     def _later(self) -> npt.NDArray[np.uint8]:
-        """For each op, a mask of the op itself and all ops that must follow it by chains of waits.
+        """For each op, a mask of the op itself and of all ops that must follow it because of waits.
 
-        Each row contains the N bits of the mask, eight in a byte: shape (N, ceil(N / 8)).
+        A row contains the N bits of an op's mask, eight in a byte: shape (N, ceil(N / 8)).
         """
         number = len(self.packed)
         at = np.arange(number)
@@ -170,9 +170,9 @@ class Instance:
 
     @cached_property
     def literals(self) -> int:
-        """The number of literals that the CP-SAT model would have for undecided pairs of ops.
+        """The number of literals that the CP-SAT model needs for undecided pairs of ops.
 
-        These are pairs of two F's, of two B's, of an F and a B, and of a W and an F.
+        Such a pair is two F's, two B's, an F and a B, or a W and an F.
         """
         found = 0
         for rank, ops in enumerate(self.rank_ops):
@@ -183,7 +183,7 @@ class Instance:
 
 
 def undecided(known: BoolArray) -> BoolArray:
-    """A mask of the pairs of ops whose order is not known, symmetric, shape (n, n).
+    """A symmetric mask of the pairs of ops whose order is not known, shape (n, n).
 
     ``known``: the known orders of n ops, as :meth:`Instance.known` returns them.
     """
@@ -201,9 +201,10 @@ def all_orders(
 ) -> Instance:
     """The instance with all orders of the ops of ``problem``, an input of exact solvers.
 
-    The problem must pass activations, in one or two directions. ``ranks``: the ranks whose ops are
-    included, by default all. ``streams``: a list for each stream of its microbatches that are
-    included, by default all. ``learned``: known precedences; allowed only with a single stream.
+    The problem must pass activations, in one or two directions. ``ranks``: the ranks whose ops the
+    instance contains, by default all. ``streams``: for each stream, the list of its microbatches
+    that the instance contains, by default all. ``learned``: known precedences, which become waits;
+    allowed only if there is a single stream.
     """
     builder = _Builder(
         unfused(problem),
@@ -216,7 +217,7 @@ def all_orders(
 def all_positions(problem: Problem) -> Instance:
     """The instance with all orders of all ops of ``problem``, for the exact solvers.
 
-    Raises InputError unless activations, and no weights, are passed.
+    Raises InputError if weights are passed.
     """
     if problem.placement.passing is not Passing.ACTIVATIONS:
         raise InputError(
@@ -227,7 +228,7 @@ def all_positions(problem: Problem) -> Instance:
 
 
 class _Builder:
-    """Builds the instance of :func:`all_orders`, which has the same arguments."""
+    """A builder of the instance that :func:`all_orders` returns; the arguments are the same."""
 
     def __init__(self, problem: Problem, ranks: set[int], streams: Sequence[Sequence[int]]) -> None:
         self._problem, self._ranks, self._streams = problem, ranks, streams
@@ -245,7 +246,7 @@ class _Builder:
                 self._at |= {(kind, s, j): len(self._at) + i for i, s in enumerate(row)}
 
     def _stages(self, j: int) -> list[int]:
-        """The stages that microbatch j runs on the chosen ranks, ascending."""
+        """The stages that microbatch j runs on the chosen ranks, in ascending order."""
         return [s for s, rank in enumerate(self._costs.owner[:, j].tolist()) if rank in self._ranks]
 
     def instance(self, learned: Sequence[Learned]) -> Instance:
@@ -286,7 +287,7 @@ class _Builder:
     def _routes(self) -> Iterator[Wait]:
         """Yield the waits between successive ops of each microbatch.
 
-        The times of ops on ranks that are left out count as delay.
+        Ops on ranks that are left out are not in the instance; their times are part of the delays.
         """
         costs, at, (f, b, _) = self._costs, self._at, self._times
         down = np.cumsum(f[:-1] + costs.into_f[1:], axis=0)
@@ -304,7 +305,7 @@ class _Builder:
                 yield at[B, s, j], at[W, s, j], float(b[s, j])
 
     def _decided(self) -> Iterator[Wait]:
-        """Yield waits for the orders that memory decides (:func:`decided`)."""
+        """Yield the orders that memory decides (:func:`decided`) as waits."""
         for stream, a, b, ahead in decided(self._problem, self._streams):
             own = self._streams[stream]
             takes = float(self._times[b.kind, b.stage, own[0]])
@@ -316,8 +317,9 @@ class _Builder:
         """The memory constraints of a rank: one on all memory, and one on M_B between F and B.
 
         The second follows from the first, but its sizes are often multiples of one size, which
-        helps the solvers. Each is a pair: the change by each of the rank's packed ``ops``, shape
-        (n,), and the limit. Returns an empty list if all microbatches fit in memory.
+        helps the solvers. Each constraint is a pair: the change of memory by each of ``ops``, shape
+        (n,), and the limit. ``ops``: the packed ops of the rank. Returns an empty list if all
+        microbatches fit in memory.
         """
         kind, stage, microbatch = fields_of(ops)
         m_b, m_w = self._m_b[stage, microbatch], self._m_w[stage, microbatch]
@@ -331,11 +333,13 @@ class _Builder:
 def decided(
     problem: Problem, streams: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, OpClass, OpClass, int]]:
-    """Yield (stream, a, b, n): memory allows a(i) to run before b(j) only if i - j <= n.
+    """Yield orders that memory decides, as (stream, a, b, n).
 
-    ``stream``: an index in ``streams``. a(i) is the op of class a of that stream's i-th microbatch.
-    The classes a and b are on one rank, and each microbatch runs a before b. If b is a class of
-    W's, a is one of F's, and the M_W held until these W's run counts; that of other W's does not.
+    Memory allows a(i) to run before b(j) only if i - j <= n. Here ``stream`` is an index in
+    ``streams``, and a(i) and b(i) are the ops of classes a and b and of the i-th microbatch of that
+    stream. The two classes are on one rank, and each microbatch runs a before b. If b is a class of
+    W's, a is one of F's, and the M_W held until these W's run counts; M_W held until other W's run
+    does not.
     """
     costs = Costs.of(problem)
     shape = costs.owner.shape

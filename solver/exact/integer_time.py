@@ -13,9 +13,9 @@ _SUMS = 1e-12  # relative error of a cost that floats were summed to
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """A unit for integer amounts, the tick: ``per_unit`` ticks are one unit of the profile.
+    """A unit for integer amounts, the tick: ``per_unit`` ticks make one unit of the profile.
 
-    ``exact``: whether all amounts for which the unit was chosen are whole numbers of ticks.
+    ``exact``: whether all amounts for which the tick was chosen are whole numbers of ticks.
     """
 
     per_unit: float
@@ -23,7 +23,7 @@ class Ticks:
 
     @classmethod
     def of(cls, amounts: Iterable[float], largest: float, *, bits: int = 30) -> Ticks:
-        """Choose the ticks for ``amounts``, whose sums are at most ``largest``.
+        """Choose the ticks for ``amounts``. ``largest``: an upper bound on sums of amounts.
 
         The ticks are exact, and as long as possible, if all amounts are decimals with up to six
         digits after the point, and ``largest`` in units of the last of these digits is below
@@ -37,19 +37,23 @@ class Ticks:
         return cls(2**bits / largest, False)
 
     def down(self, amount: float) -> int:
-        """``amount`` in ticks, rounded down; if ticks are exact, rounded to the nearest."""
+        """``amount`` in ticks, rounded down; if ticks are exact, rounded to the nearest tick."""
         ticks = amount * self.per_unit
         return round(ticks) if self.exact else math.floor(ticks)
 
     def least(self, cost: float) -> int:
-        """The minimum cost, with all times in ticks, of a schedule that costs ``cost`` or more."""
+        """A lower bound, in ticks, on the cost of any schedule that costs at least ``cost``.
+
+        The cost in ticks is computed from the schedule's times in ticks.
+        """
         ticks = cost * self.per_unit * (1 - _SUMS)
         return math.ceil(ticks - 1e-6) if self.exact else math.floor(ticks)
 
     def most(self, cost: float) -> int:
-        """The maximum cost, with all times in ticks, of a schedule that costs ``cost`` or less.
+        """An upper bound, in ticks, on the cost of any schedule that costs at most ``cost``.
 
-        If ticks are not exact, starts are rounded down, which may lengthen a span by up to a tick.
+        The cost in ticks is computed from the schedule's times in ticks. If ticks are not exact,
+        starts are rounded down, which may lengthen a span by up to a tick.
         """
         ticks = math.floor(cost * self.per_unit * (1 + _SUMS) + 1e-6)
         return ticks if self.exact else ticks + 1

@@ -60,7 +60,7 @@ PARAMETERS = {
 
 
 class LiteralSum:
-    """A constant plus a weighted sum of literals."""
+    """An integer constant plus a sum of literals with integer weights."""
 
     def __init__(self, constant: int) -> None:
         self.constant = constant
@@ -78,10 +78,10 @@ class LiteralSum:
 
 
 class OrderModel:
-    """The CP-SAT model of ``instance``, for schedules of cost ``low`` to ``high``.
+    """The CP-SAT model of ``instance``, whose solutions are orders that cost ``low`` to ``high``.
 
-    ``minimize``: whether CP-SAT minimizes the cost; otherwise it ends with the first solution.
-    ``hint``: starts of the ops with which the search begins, shape (N,).
+    ``minimize``: whether CP-SAT minimizes the cost; if False, it ends with the first solution.
+    ``hint``: the starts of the ops with which the search begins, shape (N,), or None.
     """
 
     def __init__(
@@ -117,20 +117,20 @@ class OrderModel:
         """Convert a lower bound on the cost in the model to one on the cost of schedules.
 
         ``bound`` is in ticks, the result in the profile's unit of time. If times are rounded to
-        ticks, it is one tick lower, as the cost in the model may be up to a tick above a
-        schedule's.
+        ticks, the result is one tick lower, as the cost in the model may be up to a tick above the
+        cost of the schedule.
         """
         return (bound - (not self.ticks.exact)) / self.ticks.per_unit
 
     @property
     def above(self) -> float:
-        """The lower bound on the cost that is proven if the model turns out to have no solution."""
+        """The lower bound on the cost that is proven if CP-SAT finds the model infeasible."""
         return self.proves(self.most + 1)
 
     def order(self, solution: cp_model.CpSolverSolutionCallback) -> Order:
-        """For each rank, the packed ops of a solution, sorted by start.
+        """The order in a solution: for each rank, its packed ops sorted by start.
 
-        They include the fixed ops around the instance. The order may be invalid if ops have zero
+        It includes the fixed ops around the instance. It may be invalid if some ops have zero
         duration.
         """
         instance, value, rows = self.instance, list(map(solution.value, self.starts)), []
@@ -143,9 +143,10 @@ class OrderModel:
         return tuple(rows)
 
     def _windows(self, cost: float) -> tuple[list[int], list[int]]:
-        """The earliest and the latest start of each op, in ticks, two lists of length N.
+        """The earliest and the latest start of each op in ticks, as two lists of length N.
 
-        They follow from ``cost``, the waits, and the ops' own earliest starts and latest ends.
+        They follow from the waits, from the instance's earliest starts and latest ends, and from
+        ``cost``, the maximum cost.
         """
         instance, takes, optional = self.instance, self.takes, self.instance.optional
         horizon = (1 if instance.objective is Objective.MAKESPAN else 2) * self.most
@@ -186,9 +187,10 @@ class OrderModel:
         return self.starts[i] + self.takes[i] * self.runs.get(i, 1)
 
     def before(self, a: int, b: int) -> cp_model.LiteralT:
-        """The literal that is true if op ``a`` runs before op ``b``, and false if ``b`` runs first.
+        """The literal that is true if op a runs before op b, and false if b runs before a.
 
-        It is created if needed. The ops are on one rank, and neither is a W.
+        The literal is created if the model does not contain it. The ops are on one rank, and
+        neither is a W.
         """
         if a > b:
             return ~self.before(b, a)
@@ -199,9 +201,10 @@ class OrderModel:
         return self._literals[a, b]
 
     def weight_before(self, w: int, b: int) -> cp_model.IntVar:
-        """The literal that can be true only if W number ``w`` ends before op number ``b`` starts.
+        """The literal that may be true only if the W ``w`` ends before op ``b`` starts.
 
-        It is created if needed.
+        The literal is created if the model does not contain it. Both ops are given by their
+        numbers.
         """
         if (w, b) not in self._literals:
             literal = self._literals[w, b] = self.cp.new_bool_var("")
@@ -217,7 +220,7 @@ class OrderModel:
                     self.cp.add_implication(*((literal, other) if follows else (other, literal)))
 
     def _literal(self, a: int | None, b: int | None) -> cp_model.LiteralT | None:
-        """The literal for ``a`` before ``b``; None if the model has none, or if an op is None."""
+        """The literal for op a before op b; None if the model has none, or if a or b is None."""
         if a is None or b is None:
             return None
         if (a, b) in self._literals:
@@ -227,7 +230,7 @@ class OrderModel:
 
 
 class _RankModel:
-    """Adds the constraints of one rank to a model. ``ops``: the numbers of its n ops, ascending."""
+    """The part of a model that is about one rank. ``ops``: the numbers of its n ops, ascending."""
 
     def __init__(self, model: OrderModel, rank: int, ops: list[int]) -> None:
         self._model, self._cp, self._ops, instance = model, model.cp, ops, model.instance
@@ -258,11 +261,12 @@ class _RankModel:
                 self._constrain_op(n, span, after, pairs[:, n])
 
     def _constrain_op(self, n: int, span: IntArray, after: IntArray, pairs: BoolArray) -> None:
-        """Add the constraints on the time around an F, B or R, and on memory at an F or R.
+        """Add the constraints on one F, B or R: on the time before and after it, and on memory.
 
-        ``n``: the index of this op in the rank's list. The arrays are about the ops of that list:
-        ``span``: the time in ticks that an op counts for if it runs before this one, and ``after``:
-        if it does not; ``pairs``: whether its order with this one is unknown.
+        Memory is constrained at an F or R only. ``n``: the index of this op among the rank's ops.
+        The arrays have an entry for each of the rank's ops: ``span``, the time in ticks for which
+        that op counts if it runs before this one; ``after``, the time for which it counts if it
+        does not; ``pairs``, whether its order with this one is unknown.
         """
         model, start, before = self._model, self._model.starts[self._ops[n]], self._known[:, n]
         done, left = LiteralSum(int(span[before].sum())), LiteralSum(int(after[~before].sum()))
@@ -285,10 +289,10 @@ class _RankModel:
             self._cp.add(total.total <= row.room)
 
     def _relieve(self, held: LiteralSum, taker: int, unit: Ticks) -> None:
-        """Subtract from ``held`` the memory that microbatches with an optional R have released.
+        """Subtract from ``held`` the memory that optional R's save at one op, if they run.
 
-        ``held``: the memory held at an op, whose index in the rank's list is ``taker``. The
-        microbatches are those whose F runs before this op or is this op, and whose R runs after it.
+        ``held``: the memory held at the op. ``taker``: the index of the op among the rank's ops. An
+        R saves memory there if its F runs before the op or is the op, and the R runs after it.
         ``unit``: the ticks in which memory is counted.
         """
         model = self._model
@@ -316,9 +320,9 @@ class _RankModel:
         return self._cp.new_fixed_size_interval_var(model.starts[i], model.takes[i], "")
 
     def _first(self, low: IntArray) -> Time:
-        """A time in ticks that is at most the start of the rank's first op: variable or constant.
+        """A time in ticks, at most the start of the rank's first op: a variable or a constant.
 
-        ``low``: the earliest start of each op of the rank.
+        ``low``: the earliest start of each of the rank's ops.
         """
         firsts = np.flatnonzero(~self._known.any(axis=0)).tolist()
         if len(firsts) == 1:
@@ -331,14 +335,17 @@ class _RankModel:
         return begins
 
     def _last(self, latest: int) -> Time:
-        """The time in ticks by which the rank must end; ``latest`` if there is no objective."""
+        """The time in ticks by which the rank must end.
+
+        ``latest``: the result if there is no objective; otherwise the cost determines it.
+        """
         objective = self._model.instance.objective
         if objective is None:
             return latest
         return self._model.cost + (self._begins if objective is Objective.PERIOD else 0)
 
     def _weights_after(self) -> IntArray:
-        """For each op of the rank, 0 or, if it is a B, the time of its W in ticks, shape (n,).
+        """For each of the rank's ops, the time in ticks of its W if it is a B, else 0, shape (n,).
 
         It is also 0 if the W is not in the instance, or if spans of ranks do not include W's.
         """
@@ -357,10 +364,10 @@ class _RankModel:
 
 
 class _Memory(NamedTuple):
-    """A memory constraint of a rank, in whole ticks of memory.
+    """A memory constraint of a rank, in ticks of memory.
 
-    ``change``: the change of memory by each op of the rank, shape (n,). ``room``: the limit.
-    ``unit``: the ticks.
+    ``change``: the change of memory by each of the rank's ops, shape (n,). ``room``: the limit.
+    ``unit``: the size of the ticks.
     """
 
     change: IntArray

@@ -63,12 +63,12 @@ UNANSWERED = 2  # undecided targets after which a window is given up
 class RankWindows:
     """Lower bounds on the time of windows of the rank ``host``, from all orders of its ops.
 
-    A window of length m is m + 1 successive microbatches. E(m) is the minimum time of a window:
-    from the start of its first microbatch's F to the end of its last one's B, on the rank's lowest
-    stage. ``beside``: further ranks whose ops are in the models. ``taught``: windows of single
-    ranks, whose bounds become constraints.
+    A window of length m is m + 1 successive microbatches. E(m) is the minimum time from the start
+    of the first microbatch's F to the end of the last one's B, both on the rank's lowest stage.
+    ``beside``: further ranks whose ops the models contain. ``taught``: windows of single ranks,
+    whose bounds become constraints.
 
-    ``least``: the lower bounds on E(m) proven so far, by m; that for m = 0 is known from the start.
+    ``least``: the proven lower bounds on E(m), by m; the bound for m = 0 is known from the start.
     ``all``: the largest m, M - 1. ``spent``: CP-SAT's work so far, in simulated ops. ``answered``:
     whether fewer than :data:`UNANSWERED` targets stayed undecided for the length that was tried
     last, so that longer windows are worth a try.
@@ -90,24 +90,27 @@ class RankWindows:
         self.all, self.answered, self.spent = host.count - 1, True, 0.0
 
     def known(self, m: int) -> float:
-        """The lower bound on E(m): the highest that is proven for ``m`` or a shorter length."""
+        """The lower bound on E(m): the highest proven bound for ``m`` or a shorter length."""
         return max(least for k, least in self.least.items() if k <= m)
 
     def learned(self) -> Iterator[Learned]:
-        """Yield the proven bounds on E(m) as precedences that hold in every schedule."""
+        """Yield the proven bounds on E(m) as precedences, which hold in every schedule."""
         for m, least in self.least.items():
             yield self._enters, self._leaves, m, least - self._last
 
     @property
     def bound(self) -> Bound:
-        """The lower bound on the cost that follows from the bound on E(m) with the largest m."""
+        """The lower bound on the cost that follows from the bound on E(m) for the largest m."""
         m, alone = max(self.least), len(self._ranks) == 1
         why = f"of {counted(m + 1, 'microbatch')} no order of {'its' if alone else 'these ranks'}"
         words = WORDS if alone else WORDS_OF_MORE
         return self._placed.way_back("rank-orders", words, self.host, self.least[m], why)
 
     def _window(self, m: int, most: float) -> Instance:
-        """The instance of all orders of a window of length ``m`` that take at most ``most``."""
+        """The instance of all orders of a window of length m that take at most ``most``.
+
+        That is, the time of the window, as in E(m), is at most ``most``.
+        """
         learned = [way for each in (self, *self._taught) for way in each.learned() if way[2] <= m]
         problem = replace(self._best.problem, microbatches=m + 1)
         whole = all_orders(problem, ranks=self._ranks, learned=learned)
@@ -116,11 +119,11 @@ class RankWindows:
         return replace(whole, due=due, objective=None, until=B)
 
     def _ask(self, m: int, most: float, seconds: float) -> float | None:
-        """Let CP-SAT decide whether a window of length ``m`` can take ``most`` or less.
+        """Let CP-SAT decide whether a window of length m can take at most ``most``.
 
-        ``seconds``: the limit, in seconds of one core. Returns the time of the solution found last;
-        inf if CP-SAT proved that there is none (then the bounds are raised); None if it found none
-        but did not prove that.
+        ``seconds``: the time limit, in seconds of one core. Returns the time of the window in the
+        last solution that was found; inf if CP-SAT proved that there is no solution (the bounds are
+        then raised); or None if it did neither.
         """
         window, best = self._window(m, most), self._best
         model, budget = OrderModel(window, 0.0, most), best.budget()
@@ -139,16 +142,16 @@ class RankWindows:
         return found[-1] / model.ticks.per_unit if found else None
 
     def grow(self, m: int) -> Pieces:
-        """Raise the bound on E(m), beginning at the bound known from shorter windows.
+        """Raise the bound on E(m) from the bound known for shorter windows.
 
-        The first target is above that bound by the time of one microbatch's F's and B's on the
+        The first target is above the known bound by the time of one microbatch's F's and B's on the
         rank.
         """
         step = float((self.host.f + self.host.b).sum())
         yield from self._climb(m, self.known(m), (step, 2 * step), LIMITS)
 
     def finish(self) -> Pieces:
-        """Raise the bound on the time of the window of all microbatches.
+        """Raise the bound on E(M - 1), the minimum time of the window of all microbatches.
 
         The first target is halfway between the known bound and the time that the best cost allows.
         """
@@ -157,9 +160,9 @@ class RankWindows:
         yield from self._climb(self.all, low, (step, 2 * step), ALL_LIMITS)
 
     def follow(self, m: int) -> Pieces:
-        """Raise the bound on E(m), beginning at the bound known from shorter windows.
+        """Raise the bound on E(m) from the bound known for shorter windows.
 
-        The first target is extrapolated linearly from the bounds of shorter windows.
+        The first target is extrapolated linearly from the bounds for shorter windows.
         """
         last = max(self.least)
         since = max((k for k in self.least if k <= last - STRIDE), default=0)
@@ -169,7 +172,7 @@ class RankWindows:
         yield from self._climb(m, self.known(m), steps, FOLLOW_LIMITS, close)
 
     def _time_of(self, cost: float) -> float:
-        """The maximum time from the rank's first op to the end of its last B within ``cost``."""
+        """The maximum time from the rank's first op to the end of its last B at this ``cost``."""
         return max(0.0, cost - self._placed.way_back("", "", self.host, 0.0, "").value)
 
     def _climb(
@@ -180,14 +183,16 @@ class RankWindows:
         limits: tuple[int, float],
         close: float | None = None,
     ) -> Pieces:
-        """Raise the bound on E(m) by refuting rising targets: no window takes at most the target.
+        """Raise the bound on E(m) by refuting rising targets.
 
-        ``low``: the known bound. ``steps``: the first target is ``low`` + ``steps[0]``; the step
-        after its refutation is ``steps[1]``, and doubles with each further refutation. Once a
-        target was not refuted, each next target is halfway between the bound and the lowest target
-        or solution that was not refuted. ``limits``: the maximum number of targets, and the core
-        seconds for each. It ends when these two differ by at most ``close`` (by default CLOSE times
-        the time that the best cost allows), or after :data:`UNANSWERED` undecided targets.
+        To refute a target is to prove that no window takes at most that. ``low``: the known bound.
+        The first target is ``low`` + ``steps[0]``; after it is refuted, the next one is higher by
+        ``steps[1]``, and this step doubles with each further refutation. Once a target is not
+        refuted, each next target is halfway between the bound and ``high``: the lowest target that
+        stayed undecided, or time of a solution. ``limits``: the maximum number of targets, and the
+        time limit of each in seconds of one core. It ends when ``high`` is at most ``close`` above
+        the bound (by default CLOSE times the time that the best cost allows), or after
+        :data:`UNANSWERED` undecided targets.
         """
         if 2 * len(self.host.stages) * (m + 1) > OPS:
             return
@@ -209,14 +214,14 @@ class RankWindows:
 
 
 def bound_by_windows(best: Incumbent) -> Generator[None, None, Sequence[Learned]]:
-    """Raise the lower bound by windows; returns the precedences that they prove, or none.
+    """Raise the lower bound by windows; return the precedences that they prove, possibly none.
 
     A window is a number of successive microbatches on one or more ranks (:class:`RankWindows`).
-    First, windows of single ranks are tried, for rising lengths; each time the length doubles, the
-    half of the ranks whose bounds are lower is dropped. Next, windows that span several ranks. The
-    window of all microbatches is also tried on the single rank with the highest bound: before the
-    windows of several ranks if no rank has a higher lowest stage (where a placement folds),
-    otherwise after them, and only if they did not reach this length.
+    First, windows of single ranks are tried, with increasing lengths; each time the length doubles,
+    the half of the ranks with the lower bounds is dropped. Next, windows of several ranks are
+    tried. The window of all microbatches is also tried on the single rank with the highest bound:
+    before the windows of several ranks if no rank has a higher lowest stage (where a placement
+    folds); otherwise after them, and only if they did not reach this length.
 
     Only ranks that hold few microbatches are considered. Microbatches must be equal, and each stage
     must be on one rank, and neither recomputed nor offloaded.
@@ -244,9 +249,9 @@ def bound_by_windows(best: Incumbent) -> Generator[None, None, Sequence[Learned]
 def _grow(
     best: Incumbent, asked: Sequence[RankWindows]
 ) -> Generator[None, None, RankWindows | None]:
-    """Raise the bounds on E(m) for each of ``asked``, with rising lengths m.
+    """Raise the bounds on E(m) of each of ``asked``, with increasing lengths m.
 
-    Each time m doubles, the half of ``asked`` whose bounds are lower is dropped. Returns the one
+    Each time m doubles, the half of ``asked`` with the lower bounds is dropped. Returns the one
     with the highest bound on the cost, or None if ``asked`` is empty.
     """
     if not asked:
@@ -267,10 +272,10 @@ def several_ranks(
 ) -> RankWindows | None:
     """The :class:`RankWindows` of all ranks together or, if these have too many orders, of two.
 
-    The two are the rank with the lowest stage of all, and the one whose lowest stage is highest.
+    The two are the rank with the lowest stage of all, and the rank whose lowest stage is highest.
     Returns None if these have too many orders as well, if the problem has too many ops, or if every
     rank holds so many microbatches that memory limits only long windows. ``taught``: windows of
-    single ranks; those of ranks in the result are passed to it.
+    single ranks; those of the ranks in the result are passed to it.
     """
     most = WIDE_HELD * best.problem.ranks
     little = [host.limit <= most * float(host.m_b.sum()) for host in placed.hosts]
@@ -286,10 +291,10 @@ def several_ranks(
 
 
 def _follow(best: Incumbent, wide: RankWindows) -> Pieces:
-    """Raise the bounds on E(m) for ``wide``, windows of several ranks, with rising lengths m.
+    """Raise the bounds on E(m) of ``wide``, windows of several ranks, with increasing lengths m.
 
-    It stops early if the time left is not expected to suffice for all microbatches, or if too many
-    targets stayed undecided.
+    It stops early if the time left is not expected to suffice for the window of all microbatches,
+    or if too many targets stayed undecided.
     """
     lengths = list(_lengths(wide.all))
     for i, m in enumerate(lengths):
@@ -303,7 +308,11 @@ def _follow(best: Incumbent, wide: RankWindows) -> Pieces:
 
 
 def _lengths(longest: int) -> Iterator[int]:
-    """Yield the window lengths to try: 1, 2, 3, ..., then with growing gaps, last ``longest``."""
+    """Yield the window lengths to try, in ascending order, up to ``longest``.
+
+    They are 1, 2, 3, ... at first, then farther and farther apart. There are none if ``longest`` is
+    0.
+    """
     m = 1
     while m < longest:
         yield m

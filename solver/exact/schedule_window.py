@@ -37,11 +37,12 @@ Decided = Sequence[tuple[int, OpClass, OpClass, int]]
 class ScheduleWindow:
     """A part of a schedule whose order may change: some successive ops of each rank.
 
-    These are the ops of each rank r at the positions ``first[r]`` to ``stop[r] - 1`` in its order.
+    On each rank r, these are the ops at positions ``first[r]`` to ``stop[r] - 1`` of its order.
     Some ranks may have none, but not all. If the objective is the period, no rank's first op may be
-    among them. ``graph``: the graph of a schedule that has its timing. ``decided``: the orders that
-    memory decides, as :func:`.instance.decided` yields them; to be given only if the microbatches
-    of each class ascend. ``free``: whether R's may be added or left out.
+    among them. ``graph``: the graph of a schedule that contains its timing. ``decided``: the orders
+    that memory decides, as :func:`.instance.decided` yields them; to be given only if the ops of
+    each class run in ascending order of microbatches. ``free``: whether R's may be added or left
+    out.
     """
 
     def __init__(
@@ -66,9 +67,10 @@ class ScheduleWindow:
         self._gather(free=free)
 
     def _gather(self, *, free: bool) -> None:
-        """Collect the window's ops, numbered in the order of their start times in the schedule.
+        """Collect the window's ops, and number them by their start times in the schedule.
 
-        If ``free``, they include the R's that may be added, with the start times of their B's.
+        With ``free``, they include the R's that may be added, which get the start times of their
+        B's.
         """
         rows = zip(self._offsets + self._first, self._offsets + self._stop, strict=True)
         nodes = np.concatenate([np.arange(at, to) for at, to in rows])
@@ -88,10 +90,10 @@ class ScheduleWindow:
         self._optional = self._left_out() if free else {}
 
     def _possible(self, nodes: IntArray) -> IntArray:
-        """The B's and BW's among ``nodes`` before which an R may be added, as nodes of the graph.
+        """The B's and BW's in the window before which an R may be added, as nodes of the graph.
 
-        Their microbatches are not recomputed or offloaded so far, and have their F's in the window.
-        ``nodes``: the nodes of the window's ops.
+        Their microbatches must stay in memory so far (neither recomputed nor offloaded), and have
+        their F in the window. ``nodes``: the nodes of all ops in the window.
         """
         kind, stage, microbatch = fields_of(self._flat[nodes])
         costs, backward = self._costs, (kind == B) | (kind == _BW)
@@ -102,10 +104,10 @@ class ScheduleWindow:
         return np.asarray(nodes[backward & whole & stays])
 
     def _left_out(self) -> dict[int, tuple[int, float]]:
-        """The R's that may be left out: those whose F and B are in the window.
+        """The R's that may be left out: those whose F and B (or BW) are in the window.
 
-        Returns a map from the R's number to the number of its F, and the memory that recomputing
-        saves between F and R.
+        Returns a map from the number of each such R to the number of its F and the memory that
+        recomputing saves between F and R.
         """
         found, freed = {}, self._costs.m_b - self._costs.kept[RECOMPUTED]
         for i in np.flatnonzero(self._kind == R).tolist():
@@ -115,7 +117,7 @@ class ScheduleWindow:
         return found
 
     def _other(self, i: int, kind: OpKind) -> int | None:
-        """The number of the op of this ``kind`` with the stage and microbatch of op number ``i``.
+        """The number of the op of this ``kind`` for the stage and microbatch of op number i.
 
         Returns None if that op is not in the window.
         """
@@ -123,11 +125,17 @@ class ScheduleWindow:
 
     @property
     def hint(self) -> FloatArray:
-        """The starts of the window's ops in the schedule, relative to the earliest, shape (N,)."""
+        """The start of each op of the window in the schedule, shape (N,).
+
+        Starts are relative to the earliest of them.
+        """
         return np.asarray(self._begin - self._begin.min())
 
     def instance(self, cost: float) -> Instance:
-        """The instance of all orders of the window's ops for a cost of at most ``cost``."""
+        """The instance of all orders of the window's ops.
+
+        Latest ends limit the cost of the whole schedule to ``cost``.
+        """
         ready, waits, leaves, after = self._inputs()
         classes = self._classes()
         waits += [(i, k, 0.0) for row in classes for i, k in pairwise(row)]
@@ -152,7 +160,7 @@ class ScheduleWindow:
         )
 
     def _classes(self) -> list[list[int]]:
-        """For each class, the numbers of its ops in the order of the schedule."""
+        """For each class, the numbers of its ops in the order in which the schedule runs them."""
         stream = stream_numbers(self._problem)[self._microbatch]
         choice = self._choice[self._stage, self._microbatch] * (self._kind != F)
         keys = np.stack([self._kind, self._stage, stream, choice], axis=1)
@@ -164,11 +172,11 @@ class ScheduleWindow:
     def _inputs(self) -> tuple[FloatArray, list[Wait], list[Wait], dict[int, list[_Edge]]]:
         """The dependencies of the window's ops, except those due to the order of ops on a rank.
 
-        An op has a number in the window, and a node in the graph. Returns four things: the earliest
-        start of each op of the window, given the ops before the window, shape (N,); dependencies
-        between ops of the window, (number, number, delay); dependencies of later ops on ops of the
-        window, (number, node, delay); and dependencies of later ops on each other, a map from each
-        node to a list of (node that waits for it, delay).
+        An op has a number in the window, and a node in the graph. Returns four results: the
+        earliest start of each op of the window, given the ops before the window, shape (N,); the
+        dependencies between ops of the window, (number, number, delay); those of later ops on ops
+        of the window, (number, node, delay); and those between later ops, as a map from a node to
+        the list of the nodes that wait for it, each with its delay.
         """
         edges = self._graph.edges
         inputs = joined([edges[EdgeKind.INPUT], edges[EdgeKind.ACTIVATION]])
@@ -192,9 +200,10 @@ class ScheduleWindow:
     def _latest(
         self, cost: float, leaves: Sequence[Wait], after: dict[int, list[_Edge]]
     ) -> FloatArray:
-        """For each op of the window, the latest end with which the cost is at most ``cost``, (N,).
+        """For each op of the window, its latest end in schedules that cost at most ``cost``.
 
-        ``leaves``, ``after``: the third and fourth result of :meth:`_inputs`.
+        The result has shape (N,). ``leaves``, ``after``: the third and the fourth result of
+        :meth:`_inputs`.
         """
         start = np.where(self._later, inf, self._begins).tolist()
         duration, offsets = self._graph.duration.tolist(), self._graph.offsets.tolist()
@@ -221,7 +230,7 @@ class ScheduleWindow:
         return np.asarray(due)
 
     def _around_recomputation(self) -> Iterator[Wait]:
-        """Yield the waits that make each R run after its F and before its B, with delays of 0."""
+        """Yield waits with delay 0 by which each R runs after its F and before its B or BW."""
         for i in np.flatnonzero(self._kind == R).tolist():
             if (f := self._other(i, F)) is not None:
                 yield f, i, 0.0
@@ -230,7 +239,10 @@ class ScheduleWindow:
                     yield i, b, 0.0
 
     def _by_memory(self) -> Iterator[Wait]:
-        """Yield waits for the orders that memory decides (:func:`.instance.decided`)."""
+        """Yield the orders that memory decides (:func:`.instance.decided`) as waits.
+
+        Their delays are 0.
+        """
         streams = streams_of(self._problem)
         number = {j: (n, k) for n, own in enumerate(streams) for k, j in enumerate(own)}
         at: dict[tuple[int, int, int], dict[int, int]] = defaultdict(dict)
@@ -245,10 +257,10 @@ class ScheduleWindow:
                     yield others[k - ahead - 1], i, 0.0
 
     def _memory(self) -> Iterator[tuple[int, list[tuple[FloatArray, float]]]]:
-        """Yield (rank, memory constraints), as in ``memory`` of :class:`.instance.Instance`.
+        """Yield (rank, memory constraints) for each rank with a memory limit and ops in the window.
 
-        Each rank with a limit and ops in the window has a constraint on all memory and, without
-        remat, one on the M_B of microbatches between F and B.
+        The constraints are those in ``memory`` of :class:`.instance.Instance`: one on all memory
+        and, without remat, one on the M_B of microbatches between F and B.
         """
         schedule, costs = self._graph.schedule, self._costs
         remat = pulled(schedule.order) or bool(self._optional)

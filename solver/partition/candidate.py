@@ -36,8 +36,8 @@ BUILT = 400  # number of orders to build in rounds, with one stage per rank
 class QuickSchedule:
     """An order that was built without a search, and its cost.
 
-    ``rows``: one array of packed ops per rank. ``rows`` is None and ``cost`` infinite if no order
-    was found.
+    ``rows``: the order, one array of packed ops per rank. If no order was found, it is None, and
+    ``cost`` is infinite.
     """
 
     cost: float = math.inf
@@ -49,8 +49,9 @@ def quick_schedule(
 ) -> QuickSchedule:
     """Return the best of several schedules that are built without a search.
 
-    ``bound``: a lower bound on the cost; once a schedule attains it, no more are built. ``seed``:
-    the seed of random parameters. ``spent``: once it returns True, no more schedules are built.
+    ``bound``: a lower bound on the cost; once a schedule has this cost, no more are built.
+    ``seed``: the seed for random parameters. ``spent``: once it returns True, no more schedules are
+    built.
     """
     linear = LinearInstance.of(problem)
     if linear is None:
@@ -62,9 +63,9 @@ def quick_schedule(
 
 
 def effort(problem: Problem) -> float:
-    """Return the effort to bound ``problem`` and to build its quick schedule.
+    """Return the effort that it takes to bound ``problem`` and build its quick schedule.
 
-    Its unit is the effort to simulate one op.
+    The unit is the effort to simulate one op.
     """
     size = 3 * problem.stages * problem.microbatches
     constructed = len(set(problem.placement.owners)) == problem.stages
@@ -107,11 +108,12 @@ NONE = QuickSchedule()
 
 @dataclass(slots=True, eq=False)
 class CutCandidate:
-    """A cut with a placement, and what is known about its schedules.
+    """A cut with its placement, a lower bound and the best schedules known.
 
-    ``problem``: the problem with this cut. ``bound``: a lower bound on the cost of all its
-    schedules. ``quick_schedule``: the best of those that were built without a search. ``schedule``:
-    the best one that a search found; None if the cut was not searched.
+    ``problem``: the problem with this cut. ``bound``: a lower bound on the cost of all schedules of
+    the cut, and ``bound_name`` its name. ``quick_schedule``: the best schedule built without a
+    search. ``schedule``: the best schedule that a search found, or that runs the order found for
+    another cut; None if there is none.
     """
 
     problem: Problem
@@ -127,7 +129,7 @@ class CutCandidate:
 
     @property
     def promise(self) -> tuple[float, float, float]:
-        """The sort key of cuts; the most promising cut has the lowest one."""
+        """The key by which cuts are sorted, the most promising first."""
         return min(self.cost, self.quick_schedule.cost), self.bound, self.quick_schedule.cost
 
     @property
@@ -138,9 +140,10 @@ class CutCandidate:
         return f"{self.problem.placement.name} {sizes}"
 
     def may_cost_less(self, cost: float) -> bool:
-        """Return whether a search of this cut may find a schedule that costs less than ``cost``.
+        """Return whether a search of this cut may improve on ``cost``.
 
-        That schedule would also have to cost less than the best one already found for this cut.
+        That is, whether a schedule may exist that costs less than ``cost``, and also less than the
+        best schedule of this cut.
         """
         return self.bound < min(cost, self.cost) * (1 - CLOSED)
 
@@ -162,7 +165,10 @@ def _proven(schedule: Schedule) -> float:
 
 
 def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
-    """Return ``schedule`` with the lower bound of ``proven``, a schedule of the same problem."""
+    """Return ``schedule`` with the lower bound in the report of ``proven``.
+
+    Both are schedules of the same problem.
+    """
     if schedule is proven or schedule.report is None or proven.report is None:
         return schedule
     cost = objective_cost(schedule)
@@ -173,10 +179,10 @@ def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
 
 
 def carry_order(candidate: CutCandidate, order: Order) -> Schedule | None:
-    """Return the timed schedule of the cut ``candidate`` that runs ops in the given order.
+    """Return the timed schedule of the cut ``candidate`` that runs the ops in the order ``order``.
 
-    ``order``: that of a schedule of another cut with the same placement. Returns None if the result
-    does not fit in memory.
+    ``order``: the order of a schedule of another cut with the same placement. Returns None if the
+    result does not fit in memory.
     """
     problem = candidate.problem
     report = Report(

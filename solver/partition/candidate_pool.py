@@ -27,7 +27,11 @@ LOOKED_AT = 100  # work of a cut's bounds, in simulated ops per stages squared t
 
 
 class Way(Enum):
-    """How the cut is chosen: JOINT, together with the schedule, or BALANCED or EVEN, before it."""
+    """When the cut is chosen.
+
+    JOINT: together with the schedule. BALANCED, EVEN: before the schedule; it is the balanced or
+    the even cut.
+    """
 
     JOINT = "joint"
     BALANCED = "balanced"
@@ -38,8 +42,9 @@ class Way(Enum):
 class CandidatePool:
     """The cuts of one placement that have been examined, and those to examine next.
 
-    ``candidates``: the examined cuts that fit in memory. ``bound``: a lower bound on the cost for
-    all cuts. ``lacking``: the memory that would suffice, or None if one of the first cuts fits.
+    ``candidates``: the examined cuts that fit in memory. ``bound``: a lower bound on the cost of
+    all schedules of all cuts. ``lacking``: the memory that would suffice, or None if one of the
+    first cuts fits.
     """
 
     cut_bounds: CutBounds
@@ -55,10 +60,11 @@ class CandidatePool:
     _near_to: CutCandidate | None = None
 
     def open(self, way: Way, spent: StoppingCriterion = NEVER) -> bool:
-        """Examine the first cuts; return whether one fits or other cuts are to be tried.
+        """Examine the first cuts; return whether the placement is worth further work.
 
-        ``way``: how the cut is chosen. If none of the first cuts fits, :attr:`lacking` is set.
-        ``spent``: once it returns True, no more cuts are examined after one that fits.
+        It is if a cut fits in memory or, with ``way`` JOINT, if it is not proven that none fits.
+        ``way``: when the cut is chosen. If none of the first cuts fits, :attr:`lacking` is set.
+        ``spent``: once it returns True and a cut fits, no more cuts are examined.
         """
         cutter = self.cut_bounds.cutter
         even, balanced = cutter.even(), cutter.balanced(self.cut_bounds.fitting())
@@ -81,7 +87,7 @@ class CandidatePool:
 
     @property
     def ruled_out(self) -> bool:
-        """Whether it is proven that no cut fits in memory."""
+        """Whether it is proven that no cut fits in memory; False if that is not known."""
         if math.isinf(self.bound):
             return True
         lacking, most = self.lacking, max(self.cut_bounds.limit) * (1 + ROUNDING)
@@ -105,11 +111,11 @@ class CandidatePool:
         return None if best is None else best.schedule
 
     def look(self, cut: Cut, cost: float, spent: StoppingCriterion = NEVER) -> float:
-        """Examine a cut: bound it and, if it may cost less than ``cost``, build a schedule for it.
+        """Examine ``cut``: compute its bound and, if that is below ``cost``, a quick schedule.
 
-        The schedule is built without a search (:func:`.candidate.quick_schedule`). Neighboring cuts
-        are queued for :meth:`by_bound`. Returns the effort spent; its unit is the effort to
-        simulate one op.
+        Neighboring cuts are queued for :meth:`by_bound`. ``spent``: once it returns True, no more
+        schedules are built. Returns the effort that this took; its unit is the effort to simulate
+        one op.
         """
         self._queued.add(cut)
         problem = self._problem(cut)
@@ -127,7 +133,7 @@ class CandidatePool:
         return work
 
     def candidate(self, cut: Cut) -> CutCandidate | None:
-        """Return ``cut`` with its bound, or None if it does not fit in memory."""
+        """Return the candidate for ``cut``, with its bound; None if it does not fit in memory."""
         if cut in self.candidates or cut in self._refused:
             return self.candidates.get(cut)
         problem = self._problem(cut)
@@ -144,11 +150,11 @@ class CandidatePool:
         return len(self.candidates) + len(self._refused)
 
     def certified(self, cost: float, looking: Budget) -> float:
-        """Return a lower bound, at most ``cost``, on the cost of every schedule of every cut.
+        """Return a lower bound, at most ``cost``, on the cost of all schedules of all cuts.
 
-        Cuts are bounded one by one if the bound of each single rank is below ``cost``; other cuts
-        cannot have a cheaper schedule. If there are too many such cuts or the budget ``looking`` is
-        used up, the result is :attr:`bound`, or ``cost`` if that is lower.
+        Only cuts on which each single rank has a bound below ``cost`` can have a cheaper schedule;
+        these are bounded one by one. If there are too many of them, or the budget ``looking`` is
+        used up, the result is :attr:`bound` or, if that is lower, ``cost``.
         """
         left = None if self.bound >= cost else self.cut_bounds.below(cost * (1 - CLOSED), MOST_LEFT)
         least = cost
@@ -163,10 +169,10 @@ class CandidatePool:
         return min(self.bound, cost) if left is None else max(self.bound, least)
 
     def by_bound(self) -> Cut | None:
-        """Remove the cut with the lowest rank bounds from the queue and return it.
+        """Remove the cut with the lowest bounds of single ranks from the queue, and return it.
 
-        Cuts are compared by the highest bound of a rank, then by the next one, and so on. Returns
-        None if the queue is empty.
+        Cuts are compared by the highest bound of a rank, then by the second highest, and so on.
+        Returns None if the queue is empty.
         """
         while self._queue:
             _, cut = heapq.heappop(self._queue)
@@ -175,7 +181,10 @@ class CandidatePool:
         return None
 
     def near_the_best(self) -> Cut | None:
-        """Return the next neighbor of the best cut that is not in :attr:`candidates`, or None."""
+        """Return the next neighbor of the best cut that is not in :attr:`candidates`.
+
+        Returns None if there is no best cut, or no such neighbor left.
+        """
         best = self.best
         if best is None:
             return None

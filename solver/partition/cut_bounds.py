@@ -49,10 +49,10 @@ MOST_V_LAYERS = 80  # no V bound with more layers, as its time grows with their 
 def least_load(pieces: Sequence[float], ranks: int) -> float:
     """Return a lower bound on the work of the busiest of ``ranks`` ranks.
 
-    It holds however the ``pieces`` of work are assigned to the ranks. Every piece near the median
-    counts as the shortest of the pieces near it; as these are then equal, assigning them one by one
-    to the rank with the least load is optimal. For the other pieces, all assignments of the largest
-    ones are enumerated, and the rest count as 0.
+    It holds for every assignment of the ``pieces`` of work to the ranks. Each piece near the median
+    counts as much as the shortest of the pieces near it; as these are then equal, it is optimal to
+    assign each to the rank with the least load. For the other pieces, all assignments of the
+    largest ones are enumerated, and the rest count as 0.
     """
     middle, rows = median_low(pieces), sorted(pieces)
     first, end = bisect_left(rows, NEAR * middle), bisect_right(rows, middle / NEAR)
@@ -66,9 +66,10 @@ def least_load(pieces: Sequence[float], ranks: int) -> float:
 
 
 def _shared_out(pieces: Sequence[float], loads: list[float]) -> Iterator[list[float]]:
-    """Yield the load of each rank for every assignment of ``pieces``, up to permutation of ranks.
+    """Yield the load of each rank for every assignment of ``pieces`` to ranks.
 
-    ``loads``: the load that each rank has already.
+    ``loads``: the load that each rank has before. Ranks are interchangeable: of assignments that
+    differ only by a permutation of ranks, one suffices.
     """
     if not pieces:
         yield list(loads)
@@ -80,11 +81,11 @@ def _shared_out(pieces: Sequence[float], loads: list[float]) -> Iterator[list[fl
 
 @dataclass(frozen=True)
 class CutBounds:
-    """Lower bounds on the cost of schedules for all cuts with one placement.
+    """Lower bounds on the cost of schedules, for all cuts with one placement.
 
-    ``limit``: the memory limit of each rank for activations. Activations must also fit in what the
-    weights, gradients and optimizer state of a rank's stages leave of the profile's
-    ``device_memory``.
+    ``limit``: the memory limit of each rank for activations. If the profile has a
+    ``device_memory``, activations must also fit in what the weights, gradients and optimizer state
+    of the rank's stages leave of it.
     """
 
     cutter: Cutter
@@ -94,7 +95,10 @@ class CutBounds:
     objective: Objective
 
     def bound(self) -> float:
-        """Return a lower bound on the cost for all cuts; infinite if no cut fits in memory."""
+        """Return a lower bound on the cost of all schedules of all cuts.
+
+        It is infinite if it is proven that no cut fits in memory.
+        """
         shared = max(self._evenly_shared(), self._way())
         if self._linear:
             return max(shared, self.cutter.best_value(self._prices.__getitem__, np.maximum))
@@ -103,7 +107,7 @@ class CutBounds:
         return max(shared, self.microbatches * least_load(self._whole, len(self.limit)))
 
     def first(self) -> Cut | None:
-        """Return a cut whose bound is the lowest of all.
+        """Return a cut for which the highest bound of a rank is the minimum over all cuts.
 
         Returns None if no cut fits in memory, or if some rank has several stages.
         """
@@ -112,9 +116,9 @@ class CutBounds:
         return self.cutter.best_path(self._prices.__getitem__, np.maximum)
 
     def of(self, cut: Cut) -> tuple[float, ...]:
-        """Return the bound of each single rank with this cut, in descending order.
+        """Return the bound of each single rank for ``cut``, in descending order.
 
-        The result serves as a sort key of cuts.
+        The result serves as a key to sort cuts.
         """
         ends = (*cut[1:], self.cutter.number)
         if self._linear:
@@ -129,9 +133,9 @@ class CutBounds:
         return tuple(sorted(found, reverse=True))
 
     def below(self, cost: float, most: int) -> list[Cut] | None:
-        """Return the cuts for which the bound of each single rank is less than ``cost``.
+        """Return the cuts for which the bound of every single rank is less than ``cost``.
 
-        Returns None if there are more than ``most`` such cuts, or the enumeration takes too many
+        Returns None if there are more than ``most`` such cuts, or if the enumeration takes too many
         steps.
         """
         number, found, steps = self.cutter.number, list[Cut](), [most * STEPS]
@@ -160,7 +164,7 @@ class CutBounds:
         return found if ahead[0][0] and extend((0,)) else ([] if not ahead[0][0] else None)
 
     def _fits(self, stage: int, first: int, end: int, before: float, cost: float) -> bool:
-        """Return whether the bound of a rank is below ``cost`` if a stage has certain layers.
+        """Return whether a rank's bound is below ``cost`` if ``stage`` consists of certain layers.
 
         The layers are ``first`` to ``end`` - 1; the rank is that of ``stage``. ``before``: the work
         of the rank's earlier stages.
@@ -171,10 +175,11 @@ class CutBounds:
         return bool(self._penalty[first, end] + work < cost)
 
     def _reachable(self, cost: float) -> list[npt.NDArray[np.bool_]]:
-        """Return, for each stage, from which first layers on all bounds can be below ``cost``.
+        """Return, for each stage, the first layers with which all bounds can be below ``cost``.
 
-        The bounds are those of this stage and of all later ones. The result is a list of masks by
-        first layer, (L + 1,) each: one mask for each stage, and one for the end of the last stage.
+        The bounds are those of this stage and of all later ones. The result is a list of masks of
+        shape (L + 1,), indexed by the first layer: one for each stage, and one for the end of the
+        last stage.
         """
         end = np.zeros(self.cutter.number + 1, dtype=bool)
         end[-1] = True
@@ -185,17 +190,18 @@ class CutBounds:
         return found[::-1]
 
     def fitting(self) -> FloatArray:
-        """Return 0 for runs of layers that may be a stage and fit in memory, else infinity.
+        """Return 0 for each run of layers that may be a stage and fits in memory, else infinity.
 
         A run must fit, with one microbatch, on every rank; several stages of a rank may still not
-        fit together. The result is by first layer and end, (L + 1, L + 1).
+        fit together. The result has shape (L + 1, L + 1), indexed by first layer and end
+        (exclusive).
         """
         rooms = [self._room(rank) for rank in set(self.placement.owners)]
         room = np.min(rooms, axis=0) * (1 + ROUNDING)
         return np.where(self.cutter.runs("m_b") <= room, self._penalty, np.inf)
 
     def least_full(self) -> Cut | None:
-        """Return the cut whose fullest stage holds least, or None if no cut is allowed.
+        """Return the cut whose fullest stage is least full, or None if no cut is allowed.
 
         A stage holds its weights, gradients and optimizer state, and the activations of P
         microbatches (M if that is less).
@@ -211,12 +217,13 @@ class CutBounds:
 
     @cached_property
     def _least(self) -> Cutter:
-        """The layers with the times that bounds use, which are shorter if pairs save time.
+        """The cuts of layers with the times that bounds use, which are shorter if pairs save time.
 
         A pair is an F and a BW that run at the same time. B and W of each layer are shortened by
-        what a pair saves; if some layer saves more than its B and W take, B and W of all layers
-        take no time. The proof in :mod:`..core.overlap_relaxation` only needs that B and W of a
-        stage take no longer than before, and that F, B and W together take no longer than a pair.
+        the time that a pair saves; if some layer saves more than its B and W take, B and W of all
+        layers take no time. The proof in :mod:`..core.overlap_relaxation` only needs that B and W
+        of a stage take no longer than before, and that F, B and W together take no longer than a
+        pair.
         """
         layers = self.cutter.profile.layers
         if all(layer.saving <= 0 for layer in layers):
@@ -233,10 +240,10 @@ class CutBounds:
 
     @cached_property
     def _delays(self) -> tuple[FloatArray, FloatArray]:
-        """The minimum delays from stage k - 1 to stage k, and back from k to k - 1, (S,) each.
+        """The minimum delays from stage k - 1 to stage k, and those from k back to k - 1.
 
-        They are 0 for k = 0. The minimum is over all boundaries between layers at which a cut is
-        allowed.
+        Returns two arrays of shape (S,), indexed by k, which are 0 for k = 0. The minimum is over
+        all boundaries between layers at which a cut is allowed.
         """
         cluster, owners = self.cutter.profile.cluster, self.placement.owners
         sent = {
@@ -254,9 +261,9 @@ class CutBounds:
 
     @cached_property
     def _prices(self) -> list[FloatArray]:
-        """The bound g(k, a, b) of a stage k with layers a..b - 1.
+        """For each stage k, the bound g(k, a, b) for all a and b: layers a to b - 1 are the stage.
 
-        For each k there is an array by a and b, (L + 1, L + 1). The bound is infinite for runs of
+        Each array has shape (L + 1, L + 1), indexed by a and b. The bound is infinite for runs of
         layers that may not be a stage or do not fit in memory.
         """
         return [self._penalty + self._alone(stage) for stage in range(self.cutter.stages)]
@@ -277,11 +284,10 @@ class CutBounds:
         return np.where(run.fits, np.maximum(spans, through), np.inf)
 
     def _room(self, rank: int) -> FloatArray:
-        """Return, for all i and j, the memory left for activations on ``rank`` if it runs layers i
-        to j - 1.
+        """Return the memory left for activations on ``rank``, for each run of layers as its stage.
 
-        The array has shape (L + 1, L + 1) and the indices i and j. All values are infinite if
-        layers can be recomputed or offloaded, so that activations need not be held.
+        The result has shape (L + 1, L + 1), indexed by first layer and end (exclusive). All values
+        are infinite if layers can be recomputed or offloaded, so that activations need not be held.
         """
         if any(
             layer.t_r is not None or layer.m_o is not None for layer in self.cutter.profile.layers
@@ -297,14 +303,14 @@ class CutBounds:
     def _evenly_shared(self) -> float:
         """Return a lower bound on the work of the busiest rank.
 
-        It is the mean work of the ranks or, if that is more, the most work of a single layer or of
-        a group of layers that must stay together.
+        It is the mean work of the ranks or, if that is more, the largest work of a single layer, or
+        of a group of layers that must stay together.
         """
         return self.microbatches * max(float(self._times[0, -1]) / len(self.limit), *self._whole)
 
     @cached_property
     def _whole(self) -> list[float]:
-        """The time of F, B and W of each layer or, if some must stay together, group of layers."""
+        """The time of F, B and W of each layer, or of each group that must stay together."""
         return [float(self._times[a, b]) for a, b in pairwise(self._boundaries)]
 
     @cached_property
@@ -312,7 +318,7 @@ class CutBounds:
         return [0, *(i + 1 for i, tied in enumerate(self.cutter.profile.tied) if not tied)]
 
     def _way(self) -> float:
-        """Return the time of one microbatch through all layers and back, and of the last W."""
+        """Return the minimum time of a microbatch through all layers and back, plus its last W."""
         down, up = self._delays
         way = self._least.sums("t_f")[-1] + self._least.sums("t_b")[-1] + (down + up).sum()
         return float(way + self._least.profile.layers[0].t_w)
@@ -320,9 +326,9 @@ class CutBounds:
     def _v(self) -> float:
         """Return a lower bound on the cost for all cuts on a V.
 
-        It is the minimum over all cuts of the highest bound of a rank. The bound of a rank is the
-        larger one of two: its work; and the work of its F's and B's plus the time of a microbatch
-        from the start to the rank and back.
+        It is the minimum, over all cuts, of the highest bound of a rank. The bound of a rank is the
+        larger one of two: its work (for the makespan, plus the earliest start); and the work of its
+        F's and B's plus the time of a microbatch from the first layer to the rank and back.
         """
         number, ranks = self.cutter.number, len(self.limit)
         allowed, work = self._penalty, self.microbatches * self._times
@@ -350,10 +356,11 @@ class CutBounds:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Every run of layers as the stage of one rank; arrays by first layer and end, (L + 1, L + 1).
+    """All runs of layers, each as the stage of one rank; arrays by first layer and end (exclusive).
 
-    ``f``, ``b``, ``w``: T_F, T_B and T_W of the layers. ``limit``: the memory for activations,
-    including the tolerance for rounding. ``capacity``: the number of microbatches that fit in it.
+    Their shape is (L + 1, L + 1). ``f``, ``b``, ``w``, ``m_b``, ``m_w``: T_F, T_B, T_W, M_B and M_W
+    of the stage. ``limit``: the memory for activations, including the tolerance for rounding.
+    ``capacity``: the number of microbatches that fit in it, at most ``microbatches``.
     """
 
     f: FloatArray
@@ -380,10 +387,10 @@ class _Run:
         return self.microbatches * (self.f + self.b + self.w)
 
     def idle(self, after: FloatArray) -> FloatArray:
-        """Return the minimum idle time before the first B and after the last F together.
+        """Return the minimum idle time before the first B and after the last F, added up.
 
         ``after``: the time from the end of an F, through the later stages and back, to the start of
-        the B of the same microbatch. Both are arrays by first layer and end.
+        the B of the same microbatch. It and the result are arrays by first layer and end.
         """
         trip = self.f + after
         head = np.maximum(0.0, trip - self.capacity * self.f)
@@ -393,9 +400,10 @@ class _Run:
         return np.where(apart, head + tail, np.maximum(head, tail))
 
     def _busy(self) -> FloatArray:
-        """Return an upper bound on a rank's work between its last F and the B of that microbatch.
+        """Return an upper bound on a rank's work between its last F and the B of its microbatch.
 
-        The result is by first layer and end, (L + 1, L + 1).
+        The microbatch is that of the last F. The result has shape (L + 1, L + 1), indexed by first
+        layer and end (exclusive).
         """
         most = np.zeros_like(self.f)
         for pending in range(min(int(self.capacity.max()), MOST_PENDING)):
@@ -408,8 +416,8 @@ class _Run:
     def until_last_b(self, idle: FloatArray) -> FloatArray:
         """Return the minimum time from the start of the first F to the end of the last B.
 
-        Of the W's, only those count that cannot wait until after the last B, because memory has no
-        room for their M_W. ``idle``: the result of :meth:`idle`.
+        Only those W's count that cannot wait until after the last B, because memory has no room for
+        their M_W. ``idle``: the result of :meth:`idle`.
         """
         late = 1 + counts_within(self.limit - self.m_b, self.m_w, self.microbatches - 1)
         early = self.microbatches - late

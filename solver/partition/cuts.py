@@ -32,7 +32,7 @@ TIE = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The minimum and the maximum number of layers of a stage; ``most`` = None: no maximum."""
+    """The minimum and the maximum number of layers of a stage; no maximum if ``most`` is None."""
 
     least: int = 1
     most: int | None = None
@@ -40,8 +40,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cutter:
-    """The cuts of ``profile`` into ``stages`` stages that keep ``rules`` and separate no tied
-    layers.
+    """Finds cuts of the layers of ``profile`` into ``stages`` stages.
+
+    Only cuts that keep ``rules`` and separate no tied layers are allowed.
     """
 
     profile: LayeredProfile
@@ -54,9 +55,9 @@ class Cutter:
         return len(self.profile.layers)
 
     def penalty(self) -> FloatArray:
-        """Return 0 for runs of layers that may be a stage, else infinity.
+        """Return 0 for each run of layers that may be a stage, else infinity.
 
-        The result is by first layer and end, (L + 1, L + 1).
+        The result has shape (L + 1, L + 1), indexed by first layer and end (exclusive).
         """
         at = np.arange(self.number + 1)
         length = at[None, :] - at[:, None]
@@ -73,9 +74,10 @@ class Cutter:
         )
 
     def sums(self, key: str) -> FloatArray:
-        """Return the prefix sums of ``key`` over the layers, (L + 1,).
+        """Return the prefix sums of ``key`` over the layers, shape (L + 1,); the first one is 0.
 
-        ``key``: a number in the profile of a layer, such as ``t_f``; unknown values count as 0.
+        ``key``: the name of a number in the profile of a layer, such as ``t_f``; unknown values
+        count as 0.
         """
         values = [getattr(layer, key) or 0.0 for layer in self.profile.layers]
         return np.array([0.0, *accumulate(values)])
@@ -83,8 +85,9 @@ class Cutter:
     def runs(self, key: str) -> FloatArray:
         """Return the sum of ``key`` over each run of layers.
 
-        The result is by first layer and end, (L + 1, L + 1); it is 0 where end <= first. ``key``: a
-        number in the profile of a layer, such as ``t_f``; unknown values count as 0.
+        The result has shape (L + 1, L + 1), indexed by first layer and end (exclusive), and is 0
+        where end <= first. ``key``: the name of a number in the profile of a layer, such as
+        ``t_f``; unknown values count as 0.
         """
         sums = self.sums(key)
         return np.maximum(0.0, sums[None, :] - sums[:, None])
@@ -92,10 +95,11 @@ class Cutter:
     def even(self) -> Cut | None:
         """Return the cut with equally many blocks per stage, or None if no cut is allowed.
 
-        Blocks are transformer layers. If their number is not divisible, the first stages have one
-        more. Layers before the first block, such as an embedding, belong to the first stage, and
-        layers after the last block to the last stage. If the rules forbid this cut, the result is
-        the allowed cut whose boundaries are the fewest layers away in total.
+        Blocks are transformer layers. If their number is not a multiple of the number of stages,
+        the first stages have one block more. Layers before the first block, such as an embedding,
+        belong to the first stage, and layers after the last block to the last stage. If this cut is
+        not allowed, the result is the allowed cut whose boundaries differ from it by the fewest
+        layers in total.
         """
         target = self._even()
         penalty, at = self.penalty(), np.arange(self.number + 1)
@@ -123,10 +127,11 @@ class Cutter:
     ) -> Cut | None:
         """Return the cut whose longest stage is shortest.
 
-        On ties, it is the one with the smallest sum of the squared times of its stages. Returns
-        None if no cut has a finite value. Both arguments are by first layer and end. ``penalty``:
-        what is added to the times, by default :meth:`penalty`; it may also be infinite for runs of
-        layers that do not fit in memory. ``sizes``: what to balance instead of times.
+        If several cuts tie, it is the one with the smallest sum of the squared times of its stages.
+        Returns None if ``penalty`` is infinite for some stage of every cut. Both arguments are
+        arrays by first layer and end. ``penalty``: added to the time of a stage, by default
+        :meth:`penalty`; it may also be infinite for runs of layers that do not fit in memory.
+        ``sizes``: the sizes of stages to balance instead of their times.
         """
         penalty = self.penalty() if penalty is None else penalty
         if sizes is None:
@@ -140,9 +145,10 @@ class Cutter:
         return self.best_path(lambda _: squares, np.add)
 
     def neighbours(self, cut: Cut) -> Iterator[Cut]:
-        """Yield the cuts in which one boundary, or several successive ones, move by one layer.
+        """Yield the allowed cuts in which one or several successive boundaries move by one layer.
 
-        A boundary that moves alone, to between layers that must stay together, moves past them.
+        A boundary that moves alone, and would then separate layers that must stay together, moves
+        past these layers instead.
         """
         for first in range(1, self.stages):
             for last in range(first, self.stages):
@@ -157,8 +163,8 @@ class Cutter:
     def _over_tied(self, cut: Cut, stage: int, by: int) -> Cut | None:
         """Return the cut with one boundary moved past layers that must stay together.
 
-        ``stage``: the stage that begins at the boundary. ``by``: 1 or -1, the direction. Returns
-        None if that cut is not allowed.
+        ``stage``: the stage that begins at the boundary. ``by``: the direction, 1 for later layers
+        and -1 for earlier ones. Returns None if that cut is not allowed.
         """
         start = cut[stage] + by
         while 0 < start < self.number and self.profile.tied[start - 1]:
@@ -167,17 +173,18 @@ class Cutter:
         return moved if start < self.number and self.allowed(moved) else None
 
     def best_value(self, price: Price, combine: Combine) -> float:
-        """Return the lowest sum (or maximum) of the prices of a cut's stages.
+        """Return the minimum, over all cuts, of the sum (or maximum) of the prices of the stages.
 
-        It is infinite if no cut is allowed. ``combine``: how to combine two prices: ``np.add`` or
-        ``np.maximum``.
+        It is infinite if no cut has a finite value. ``combine``: how to combine two prices:
+        ``np.add`` or ``np.maximum``.
         """
         return float(self._ahead(price, combine)[0][0])
 
     def best_path(self, price: Price, combine: Combine) -> Cut | None:
         """Return a cut that attains :meth:`best_value`, or None if that is infinite.
 
-        On ties, it is the cut with the shortest first stages.
+        If several cuts tie, it is the one with the shortest first stage, then second stage, and so
+        on.
         """
         ahead = self._ahead(price, combine)
         if not np.isfinite(ahead[0][0]):
@@ -191,8 +198,9 @@ class Cutter:
     def _ahead(self, price: Price, combine: Combine) -> list[FloatArray]:
         """Return, for each stage, the lowest sum (or maximum) of the prices from this stage on.
 
-        The result is a list of arrays by the first layer of the stage, (L + 1,) each: one for each
-        stage, and one for the end of the last stage.
+        The prices are those of this stage and all later ones. The result is a list of arrays of
+        shape (L + 1,), indexed by the first layer of the stage: one for each stage, and one for the
+        end of the last stage.
         """
         end = np.full(self.number + 1, np.inf)
         end[-1] = 0.0

@@ -27,9 +27,10 @@ MOST_CUTS = 2000  # maximum number of cuts tried if the minimum cannot be comput
 class MinMemory:
     """The smallest memory limit, equal on all ranks, with which some cut has a schedule.
 
-    ``limit``: that memory limit, for activations or, if ``device`` is set, for all that a device
-    holds. ``rank``: the rank that needs this much with ``cut``. ``proven``: whether it is proven
-    that no cut needs less. ``alone``: whether only ``cut`` was considered.
+    ``limit``: the limit: of memory for activations or, if ``device`` is True, of all memory on a
+    device. ``cut``: a cut that needs only this much. ``rank``: the rank that needs this much with
+    ``cut``. ``proven``: whether it is proven that no cut needs less. ``alone``: whether only
+    ``cut`` was considered.
     """
 
     limit: float
@@ -50,9 +51,10 @@ class MinMemory:
 def smallest(cutter: Cutter, placement: Placement, cut: Cut | None = None) -> MinMemory:
     """Return the smallest memory limit for activations with which some cut has a schedule.
 
-    If no cut was found that fits in the given device memory, the result is the smallest device
-    memory instead. ``cut``: the only cut to consider; None means all. With one stage per rank,
-    dynamic programming finds an optimal cut; otherwise local search moves layers.
+    If no cut was found that fits in the profile's device memory, return the smallest device memory
+    with which some cut has a schedule instead. ``cut``: the only cut to consider; None means all
+    cuts. With one stage per rank, dynamic programming finds an optimal cut; otherwise local search
+    moves layers between stages.
     """
     for device in (False, True):
         found = _Needs(cutter, placement, device).least(cut)
@@ -63,9 +65,10 @@ def smallest(cutter: Cutter, placement: Placement, cut: Cut | None = None) -> Mi
 
 @dataclass(frozen=True)
 class _Needs:
-    """The memory that ranks need with a placement, for activations or, with ``device``, in total.
+    """The memory that the ranks of a placement need for a cut.
 
-    The total includes weights, gradients and optimizer state.
+    ``device``: whether that is all memory, with weights, gradients and optimizer state; otherwise
+    it is only the memory for activations.
     """
 
     cutter: Cutter
@@ -75,8 +78,8 @@ class _Needs:
     def least(self, given: Cut | None) -> MinMemory | None:
         """Return the smallest memory limit with which some cut has a schedule.
 
-        ``given``: the only cut to consider; None means all. Returns None if no cut was found that
-        fits on the devices.
+        ``given``: the only cut to consider; None means all cuts. Returns None if no cut was found
+        that fits in the profile's device memory.
         """
         cut = given or self.cutter.best_path(self._price, np.maximum)
         if cut is None:
@@ -93,10 +96,10 @@ class _Needs:
         return MinMemory(limit, rank, cut, proven, self.device, alone=given is not None)
 
     def of(self, cut: Cut) -> tuple[float, FloatArray]:
-        """Return how much device memory is missing, and the memory that each rank needs, (P,).
+        """Return the lack of device memory, and the memory that each rank needs, shape (P,).
 
-        The first result is that of the rank whose device is most overfull; it is 0 if the cut fits
-        on all devices, or if :attr:`device` is set.
+        The lack is that of the rank that lacks the most; it is 0 if ``cut`` fits on all devices, or
+        if :attr:`device` is set.
         """
         profile, placement = self.cutter.profile.cut(cut), self.placement
         free = (float("inf"),) * profile.ranks
@@ -113,10 +116,11 @@ class _Needs:
         return max(0.0, float(lacks.max())), needed
 
     def _price(self, stage: int) -> FloatArray:
-        """Return the memory that ``stage`` needs with each run of layers, for one microbatch.
+        """Return the memory that ``stage`` needs for one microbatch with each run of layers.
 
-        The result is by first layer and end, (L + 1, L + 1). It is infinite for runs of layers that
-        may not be a stage, or that do not fit on the device of the stage's rank.
+        The result has shape (L + 1, L + 1), indexed by first layer and end (exclusive). It is
+        infinite for runs of layers that may not be a stage, or that do not fit on the device of the
+        stage's rank.
         """
         needed = self.cutter.runs("m_b") + self.cutter.penalty()
         if self.device:
@@ -129,17 +133,18 @@ class _Needs:
 
     @cached_property
     def _stays(self) -> FloatArray:
-        """The memory of weights, gradients and optimizer state of each run of layers.
+        """The memory of the weights, gradients and optimizer state of each run of layers.
 
-        The result is by first layer and end, (L + 1, L + 1). Unknown sizes count as 0.
+        The result has shape (L + 1, L + 1), indexed by first layer and end (exclusive). Unknown
+        sizes count as 0.
         """
         return np.asarray(sum(self.cutter.runs(key) for key in KEPT))
 
     def _bound(self) -> float:
-        """Return a lower bound, for all cuts, on the memory of the rank that needs most.
+        """Return a lower bound, for all cuts, on the memory of the rank that needs the most.
 
-        It is the larger one of two: the minimum over all cuts of the need of the largest stage, and
-        the mean need of the ranks. The second does not hold if layers can be recomputed or
+        It is the larger one of two: the minimum, over all cuts, of the need of the largest stage;
+        and the mean need of the ranks. The second is left out if layers can be recomputed or
         offloaded, because then M_B need not be held.
         """
         layers, largest = (
@@ -152,9 +157,10 @@ class _Needs:
         return max(largest, held / self.cutter.profile.ranks)
 
     def _descended(self, starts: Sequence[Cut]) -> Cut:
-        """Return the cut that local search over neighboring cuts finds from the best of ``starts``.
+        """Return the cut that a local search finds, starting from the best of ``starts``.
 
-        The search ends when no neighbor is better, or when :data:`MOST_CUTS` cuts have been tried.
+        The search moves to neighboring cuts. It ends when no neighbor is better, or when
+        :data:`MOST_CUTS` cuts have been tried.
         """
         tried = 0
         best = min(starts, key=self._rating)

@@ -55,11 +55,11 @@ CARRIED_OP = 20  # work to try an order on another cut, in simulated ops per op
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """Searches for schedules of those cuts that may still have the best one.
+    """The second part of :func:`best_partition`: it searches for schedules of promising cuts.
 
-    ``pools``: the candidate cuts of each placement. ``search``: the optimizer of one cut.
-    ``budget``: the budget of the whole of :func:`best_partition`, part of which is used already.
-    Shares of time, here and in the methods, are fractions of the time of this budget.
+    ``pools``: for each placement, the cuts that have been examined. ``search``: the optimizer of
+    one cut. ``budget``: the budget of the whole of :func:`best_partition`, part of which is used
+    already. A share of time, here and in the methods, is a fraction of the time in this budget.
     """
 
     pools: Sequence[CandidatePool]
@@ -68,7 +68,7 @@ class Refinement:
     should_stop: StoppingCriterion
 
     def joint(self) -> list[CutCandidate]:
-        """Search a few cuts, then one, then others if time is left.
+        """Search a few cuts, then one for long, then further cuts if time is left.
 
         Returns the cuts that have a schedule, the best first.
         """
@@ -93,24 +93,25 @@ class Refinement:
         return self.searched()
 
     def _look_on(self, share: float) -> bool:
-        """Examine further cuts for a share of the time; return whether there were any."""
+        """Examine further cuts for this ``share`` of time; return whether there were any."""
         seen = sum(pool.seen for pool in self.pools)
         look(self.pools, self.budget, self.should_stop, share)
         return sum(pool.seen for pool in self.pools) > seen
 
     def _may_win(self, done: Sequence[CutCandidate]) -> list[CutCandidate]:
-        """Return the cuts not in ``done`` that may have the best schedule, the most promising
-        first.
+        """Return the cuts that may still have the best schedule, the most promising first.
+
+        Cuts in ``done`` are left out.
         """
         ranked = self._ranked()
         cost = min(candidate.cost for candidate in ranked)
         return [one for one in ranked if one.may_cost_less(cost) and one not in done]
 
     def _first(self, number: int) -> list[CutCandidate]:
-        """Return the ``number`` best cuts by the schedules that were built without a search.
+        """Return the ``number`` cuts whose schedules built without a search are the best.
 
-        The balanced cut of the best placement takes the last position if it is not among them,
-        because the best of many such schedules may be the best by chance.
+        If the balanced cut of the best placement is not among them, it takes the place of the last
+        one, because the best of many such schedules may be the best by chance.
         """
         ranked = self._ranked()
         balanced = self._pool_of(ranked[0]).balanced
@@ -139,9 +140,9 @@ class Refinement:
         return sorted(candidates, key=lambda candidate: candidate.promise)
 
     def _round(self, candidates: Sequence[CutCandidate], share: float) -> float:
-        """Search those of ``candidates`` that may win, each for the given share of the time.
+        """Search those of ``candidates`` that may still win, each for this ``share`` of the time.
 
-        Returns the sum of the shares used.
+        Returns the sum of the shares that were used.
         """
         had = 0.0
         for candidate in candidates:
@@ -159,7 +160,7 @@ class Refinement:
         return had
 
     def _best_order(self, candidate: CutCandidate) -> Order | None:
-        """Return the best order known for the cut or, if there is none, for its placement.
+        """Return the best order known for ``candidate`` or, if there is none, for its placement.
 
         Returns None if no cut with the same placement has a schedule either.
         """
@@ -168,10 +169,10 @@ class Refinement:
         return candidate.order or next((each.order for each in same), None)
 
     def _carry(self) -> None:
-        """Try the order of the best schedule on the other cuts of its placement.
+        """Try the order of the best schedule on the other cuts with the same placement.
 
-        Then try the order of the cheapest of these cuts on neighboring cuts, and so on, as long as
-        the cost falls.
+        Then try the order of the cheapest of these cuts on its neighbors, and repeat that with a
+        neighbor that costs less, until none does.
         """
         carrying = self.budget.share(CARRYING)
         searched = self.searched()
@@ -190,7 +191,10 @@ class Refinement:
     def _nearer(
         self, pool: CandidatePool, current: CutCandidate, carrying: Budget
     ) -> CutCandidate | None:
-        """Return a neighbor of ``current`` that costs less with the same order of ops, or None."""
+        """Return a neighbor of ``current`` that costs less with the order of ``current``.
+
+        Returns None if there is none, or if the budget ``carrying`` is used up.
+        """
         below = current.cost * (1 - CLOSED)
         for cut in pool.cut_bounds.cutter.neighbours(current.cut):
             if carrying() or self.should_stop():
@@ -203,7 +207,10 @@ class Refinement:
         return None
 
     def _try(self, candidate: CutCandidate, other: CutCandidate, carrying: Budget) -> float:
-        """Try the order of ``other`` on ``candidate``; return the lowest known cost of that one."""
+        """Try the order of ``other`` on ``candidate``, and return the lowest cost known for that.
+
+        The work is counted in ``carrying``.
+        """
         if candidate is not other and candidate.may_cost_less(math.inf) and other.order is not None:
             carrying.work.spend(sum(map(len, other.order)) * CARRIED_OP)
             schedule = carry_order(candidate, other.order)
@@ -216,11 +223,11 @@ class Refinement:
 class Partitioned:
     """The result of :func:`best_partition`.
 
-    ``best``: the best cut with its schedule, or None if nothing fits. ``searched``: the cuts with a
-    schedule, the best first. ``bound``: a lower bound on the cost of all schedules of all cuts with
-    any of the placements. ``seen``: the number of cuts examined. ``tried``: one entry per
-    placement, the best first. ``smallest``: the smallest memory that would suffice for a placement
-    of which no cut fits; None if there is no such placement.
+    ``best``: the best cut, with its schedule; None if no schedule was found. ``searched``: the cuts
+    that have a schedule, the best first. ``bound``: a lower bound on the cost of all schedules of
+    all cuts with any of the placements. ``seen``: the number of cuts examined. ``tried``: an entry
+    for each placement, the best first. ``smallest``: the smallest memory that suffices for a cut
+    with one of the placements for which no cut fits; None if there is no such placement.
     """
 
     best: CutCandidate | None
@@ -253,8 +260,9 @@ def best_partition(
 
     ``placements``: the placements to try. ``search``: the optimizer of one cut, which is called
     with shares of the budget. ``way``: whether the cut is chosen together with the schedule or
-    before it. Activations must fit in the memory limit, and in what a rank's weights, gradients and
-    optimizer state leave of ``device_memory``.
+    before it. ``rules``: the minimum and maximum number of layers of a stage. Activations must fit
+    in ``memory_limit``, and in what the weights, gradients and optimizer state of a rank leave of
+    its ``device_memory``.
     """
     budget = budget or Budget()
     limit = profile.cluster.limit_from(memory_limit)
@@ -305,9 +313,9 @@ def look(
     should_stop: StoppingCriterion,
     share: float = LOOKING,
 ) -> None:
-    """Examine cuts of all placements alternately, for a share of the time.
+    """Examine cuts of each placement in ``pools`` in turn, for this ``share`` of the budget.
 
-    As long as nothing fits in memory, nearly all of the time may be used.
+    As long as no cut fits in memory, nearly all of the budget may be used.
     """
     open_ = list(pools)
     looking, longest = budget.share(share), budget.share(1.0 - LOOKING - CERTIFYING)
@@ -331,7 +339,7 @@ def look(
 
 
 def _no_cut(cutter: Cutter) -> str | None:
-    """Return the reason why no cut is allowed, or None if one is."""
+    """Return the reason why no cut is allowed, or None if some cut is."""
     if cutter.even() is not None:
         return None
     pieces = cutter.number - sum(cutter.profile.tied)

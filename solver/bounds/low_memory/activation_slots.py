@@ -57,10 +57,10 @@ NEAR = 8  # the number of q for which turns are computed exactly; with larger q 
 
 
 def slots(linear: LinearInstance, lags: FloatArray, spans: FloatArray) -> Bound:
-    """The slots bound: the longest path that the module describes and proves.
+    """The slots bound on the cost: the longest path that the module describes and proves.
 
-    ``lags``: for each stage, (S,), the minimum difference between the cost and the span of the
-    stage. ``spans``: the result of :func:`slot_spans`.
+    ``lags``: for each stage, the minimum of the cost minus the span of the stage, shape (S,).
+    ``spans``: the result of :func:`slot_spans`.
     """
     words = "memory holds few microbatches, and each waits for an earlier one to come back"
     i = int((spans + lags).argmax())
@@ -78,7 +78,10 @@ def slots(linear: LinearInstance, lags: FloatArray, spans: FloatArray) -> Bound:
 
 
 def computes(linear: LinearInstance, i: int, span: float) -> str:
-    """A line about a stage's span, its work, and how many microbatches fit in its memory."""
+    """Return a line of an explanation: the minimum ``span`` of stage ``i``, and why it is so long.
+
+    The line contains the work of the stage, and the number of microbatches that fit in its memory.
+    """
     return (
         f"rank {linear.ranks[i]} spans at least {duration(span)}, of which it computes for "
         f"{duration(linear.work[i])}: {linear.capacity[i]} of {linear.microbatches} microbatches "
@@ -89,8 +92,8 @@ def computes(linear: LinearInstance, i: int, span: float) -> str:
 def slot_spans(linear: LinearInstance) -> FloatArray:
     """The slots bound on the span of each stage, shape (S,).
 
-    A stage without a free slot of memory waits until an earlier microbatch leaves. If all
-    microbatches fit in memory everywhere, the result is the work of each stage.
+    A stage without a free slot in memory waits until an earlier microbatch leaves its slot. If all
+    microbatches fit in memory on every stage, the result is the work of each stage.
     """
     if linear.capacity.min() >= linear.microbatches:  # all fit: no microbatch waits for a slot
         return linear.work
@@ -148,9 +151,9 @@ def _longest_path(  # noqa: PLR0917
 
 
 def ways_up(linear: LinearInstance) -> FloatArray:
-    """The minimum time from the start of a microbatch's B on the last stage to that on each stage.
+    """The minimum time from the start of a microbatch's B on the last stage to its B on each stage.
 
-    Shape (S,).
+    The second time is the start of that B, too. Shape (S,).
     """
     ways = linear.b[1:] + linear.up[:-1]
     return np.append(np.cumsum(ways[::-1])[::-1], 0.0)
@@ -159,8 +162,9 @@ def ways_up(linear: LinearInstance) -> FloatArray:
 def slot_turns(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
     """The minimum times from a B to the F's that need the memory it releases (:func:`turn`).
 
-    Shape (S, NEAR), by stage and by q, 0 to NEAR - 1. Also returns how much the time grows with
-    each further q, shape (S,).
+    Returns two arrays: the times for each stage and each q from 0 to NEAR - 1, shape (S, NEAR);
+    and, for each stage, the amount by which the time grows when q grows by one beyond that, shape
+    (S,).
     """
     stages, last = range(linear.stages), NEAR - 1
     near = np.array([[turn(linear, i, q) for q in range(NEAR)] for i in stages])
@@ -174,27 +178,27 @@ def slot_turns(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 
 def turn(linear: LinearInstance, i: int, q: int) -> float:
-    """The minimum time from the start of B(i, k) to the start of F(i, k + K_i + q), for any k.
+    """The minimum time from the start of B(i, k) to the start of F(i, k + K_i + q), for every k.
 
-    F(i, k) and B(i, k) are the k-th F and B that stage i runs, and K_i is the number of M_B that
-    fit in its memory. With q = 0 the F takes the memory that the B releases.
+    F(i, k) and B(i, k) are the k-th F and the k-th B that stage i runs, and K_i is the number of
+    M_B that fit in the stage's memory. With q = 0, the F uses the memory that the B releases.
     """
     return float((q + 1) * linear.b[i] + q * linear.f[i] + _besides(linear, i, q))
 
 
 def slot_wait(linear: LinearInstance) -> FloatArray:
-    """The minimum time for which each stage's memory slots stay empty, shape (S,).
+    """The minimum time for which a memory slot of each stage stays empty, shape (S,).
 
-    It is the time from the end of the k-th B to the start of the (k + K)-th F, if K M_B fit in
-    memory.
+    It is the minimum time from the end of the k-th B to the start of the (k + K)-th F, where K is
+    the number of M_B that fit in the stage's memory.
     """
     return np.array([_besides(linear, i, 0) for i in range(linear.stages)])
 
 
 def _besides(linear: LinearInstance, i: int, q: int) -> float:
-    """The part of the :func:`turn` that is not its q + 1 B's and q F's.
+    """The minimum time of other ops in the :func:`turn` of q: what its q + 1 B's and q F's leave.
 
-    It is the minimum time of the further B's, and of the W's, that must run in between.
+    These ops are the further B's, and the W's, that must run in between.
     """
     more = np.arange(linear.capacity[i])  # e
     waiting = most_waiting(linear, i, linear.capacity[i] - more)
@@ -212,28 +216,30 @@ def turnover_time(linear: LinearInstance) -> FloatArray:
 
 
 def slots_limit_rate(linear: LinearInstance, share: float = 1.0) -> bool:
-    """Whether slots make some stage slower than its work.
+    """Whether memory makes some stage slower than its work does.
 
-    More precisely, whether the :func:`turnover_time` of a stage exceeds ``share`` times the work
-    per microbatch, and not all microbatches fit in its memory.
+    That is, whether not all microbatches fit in the memory of some stage, and its
+    :func:`turnover_time` exceeds ``share`` times its work per microbatch.
     """
     slow = turnover_time(linear) > share * (linear.f + linear.b + linear.w)
     return bool((slow & (linear.capacity < linear.microbatches)).any())
 
 
 def most_waiting(linear: LinearInstance, i: int, held: IntArray) -> FloatArray:
-    """The maximum number of W's of stage i that can wait while ``held`` M_B are in memory.
+    """The maximum number of W's of stage ``i`` that can wait while memory also holds ``held`` M_B.
 
-    It has the shape of ``held``, and is 2 M if nothing limits it.
+    ``held`` may have any shape, and the result has the same shape. The result is 2 M where nothing
+    limits the number.
     """
     room = linear.limit[i] - held * linear.m_b[i]
     return counts_within(room, linear.m_w[i], 2.0 * linear.microbatches)
 
 
 def done_before(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """The minimum times from the start of a stage's first F to that of its k-th F and k-th B.
+    """The minimum times from the start of a stage's first F to the starts of its later ops.
 
-    Both have shape (S, M), with k from 0 to M - 1.
+    Returns two arrays of shape (S, M), with k from 0 to M - 1: the times to the start of the
+    stage's k-th F, and to that of its k-th B.
     """
     k = np.arange(linear.microbatches)
     f, b = np.empty((2, linear.stages, linear.microbatches))
@@ -250,10 +256,11 @@ def done_before(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 @kernel
 def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) -> FloatArray:
-    """The minimum time of the B's and W's that run before a stage's k-th F, by k, shape (M,).
+    """The minimum total time of the B's and W's that run before a stage's k-th F.
 
-    ``waiting[h]``: the maximum number of W's that can wait while h M_B are held, that of the k-th F
-    included.
+    The result has shape (M,), for k from 0 to M - 1. ``b``, ``w``: T_B and T_W of the stage.
+    ``waiting[h]``: the maximum number of W's that can wait while h M_B are held, including the M_B
+    of the k-th F.
     """
     least = np.full(microbatches, np.inf)
     for k in range(microbatches):
@@ -264,9 +271,10 @@ def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) ->
 
 
 def left_after(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """The minimum times from the start of a stage's k-th F and k-th B to the end of its ops.
+    """The minimum times from the start of a stage's ops to the end of its last op.
 
-    Both have shape (S, M), with k from 0 to M - 1.
+    Returns two arrays of shape (S, M), with k from 0 to M - 1: the times from the start of the
+    stage's k-th F, and from that of its k-th B.
     """
     left = linear.microbatches - np.arange(linear.microbatches)
     f, b, w = (time[:, None] for time in (linear.f, linear.b, linear.w))
@@ -275,11 +283,12 @@ def left_after(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 
 def rest_after(linear: LinearInstance, i: int) -> tuple[FloatArray, FloatArray]:
-    """The minimum times from the start of a k-th F and k-th B of stage i to the end of its ops.
+    """The minimum times from the start of the ops of stage ``i`` to the end of its last op.
 
-    Both have shape (M,), by k from 0 to M - 1. They are the times of :func:`left_after`, raised by
+    Returns two arrays of shape (M,), with k from 0 to M - 1: the times from the start of the
+    stage's k-th F, and from that of its k-th B. They are the times of :func:`left_after`, raised by
     :func:`turn`: the (k + K + q)-th F, with K the number of M_B that fit in memory, starts at least
-    a turn after the k-th B, and is followed by its own remaining time.
+    a turn after the k-th B starts, and is followed by its own remaining time.
     """
     f, b = (left[i].copy() for left in left_after(linear))
     capacity, last = int(linear.capacity[i]), linear.microbatches - 1

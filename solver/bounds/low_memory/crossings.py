@@ -52,8 +52,8 @@ MOST_PAIRS = 256  # pairs kept at most
 def crossings(linear: LinearInstance, lags: FloatArray) -> Bound:
     """The crossings bound for the stage with the longest turnover time; the module has the proof.
 
-    ``lags``: for each stage, (S,), the minimum difference between the cost and the span of the
-    stage. The value is 0 if memory holds all microbatches or less than two.
+    The value is 0 if memory holds all microbatches of that stage, or fewer than two. ``lags``: for
+    each stage, the minimum of the cost minus the span of the stage, shape (S,).
     """
     i = slowest_stage(linear)
     capacity = int(linear.capacity[i])
@@ -80,10 +80,10 @@ def crossings(linear: LinearInstance, lags: FloatArray) -> Bound:
 
 
 def slowest_stage(linear: LinearInstance) -> int:
-    """The stage with the longest turnover time, of those that cannot hold all microbatches.
+    """The stage with the longest turnover time among those that cannot hold all microbatches.
 
     The turnover time (:func:`.activation_slots.turnover_time`) is the minimum time per microbatch
-    once memory is full.
+    once memory is full. Returns 0 if every stage can hold all microbatches.
     """
     return int(
         np.where(linear.capacity < linear.microbatches, turnover_time(linear), -np.inf).argmax()
@@ -91,12 +91,12 @@ def slowest_stage(linear: LinearInstance) -> int:
 
 
 class _Ladder:
-    """The search for the crossings bound over every ``d``-th microbatch, step by step.
+    """A search for the crossings bound, step by step over every ``d``-th microbatch.
 
-    Step t has pairs (P, Q) of lower bounds on the start of microbatch t + 1's F on stage ``i`` and
-    on the start of microbatch t's B on the last stage. ``i``: the stage whose span is bounded;
-    stages count from it. ``wait``: the minimum time from the end of B of t to the start of F of t +
-    2.
+    Step t has pairs (P, Q): P is a lower bound on the start of F of microbatch t + 1 on stage
+    ``i``, Q one on the start of B of microbatch t on the last stage. ``i``: the stage whose span is
+    bounded; the search numbers it 0 and the following stages 1, 2, ... ``wait``: the minimum time
+    from the end of B of microbatch t to the start of F of microbatch t + 2, both on stage ``i``.
     """
 
     def __init__(self, linear: LinearInstance, i: int, d: int, wait: float) -> None:
@@ -121,10 +121,10 @@ class _Ladder:
         return max(spans)
 
     def _spans(self, t: int, p: FloatArray, q: FloatArray) -> float:
-        """The best bound on the span from the pairs (p, q) of step t.
+        """The highest lower bound on the span of stage i that the pairs (p, q) of step ``t`` give.
 
-        It is the best over all r: every d-th microbatch from r on may be the one that is
-        considered.
+        The microbatches that the search considers may be r, r + d, r + 2 d, ... for any r < d; the
+        result is the highest bound for any r.
         """
         best = 0.0
         for r in range(self.d):
@@ -140,8 +140,9 @@ class _Ladder:
     def _step(self, p: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The pairs of the next step, for each pair (p, q) and each last stage c of a crossing.
 
-        On the stages up to c, F of microbatch t + 1 runs before B of t, on the later ones after it;
-        c is -1 or a stage. Both results have shape (pairs, stages + 1).
+        On the stages up to c, F of microbatch t + 1 runs before B of microbatch t; on the later
+        stages it runs after that B. If c is -1, it does so on all stages. ``p`` and ``q`` have
+        shape (pairs, 1); the two results, the new p and q, have shape (pairs, stages + 1).
         """
         b_first = np.maximum(p, q + self.up[0] + self.b)  # F(i, t+1) if c = i - 1
         start = np.hstack([b_first, np.repeat(p, len(self.up), axis=1)])
@@ -157,9 +158,10 @@ class _Ladder:
 
 
 def _undominated_pairs(p: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The pairs (p, q) for which no other pair is smaller in both numbers, as two arrays.
+    """Drop each pair (p, q) for which another pair is no larger in both numbers.
 
-    Neighboring pairs are merged if there are more than MOST_PAIRS.
+    Returns p and q of the remaining pairs. If these are more than MOST_PAIRS, neighboring pairs are
+    merged.
     """
     order = np.lexsort((q.ravel(), p.ravel()))
     p, q = p.ravel()[order], q.ravel()[order]

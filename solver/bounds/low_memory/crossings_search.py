@@ -74,12 +74,14 @@ def crossings_bound(
     budget: Budget | None = None,
     known: float = 0.0,
 ) -> float:
-    """The best crossings bound over the numbers n of microbatches under way, at most ``ceiling``.
+    """The highest crossings bound on the cost, over all numbers n of microbatches under way.
 
-    With n, each of the microbatches considered meets n - 1 others on its way up. ``lags``: for each
-    stage, (S,), the minimum difference between the cost and the span of the stage. ``ceiling``: the
-    cost of some schedule. ``known``: another lower bound. An n is given up if its bound is far
-    below ``known`` or below that of another n. Returns 0 if the bound does not apply.
+    With n, each of the microbatches considered meets n - 1 others on its way up. The result is at
+    most ``ceiling``, and 0 if all microbatches fit in memory.
+
+    ``lags``: for each stage, the minimum of the cost minus the span of the stage, shape (S,).
+    ``ceiling``: the cost of some schedule. ``known``: another lower bound on the cost. An n is
+    given up if its bound is far below ``known`` or below the bound of another n.
     """
     budget = budget or Budget()
     i = slowest_stage(linear)
@@ -106,8 +108,8 @@ def crossings_bound(
 def counts(capacity: int) -> list[int]:
     """The numbers n of microbatches under way to search with, in ascending order.
 
-    ``capacity``: the number of M_B that fit in memory. Of every d-th microbatch, n = capacity / d,
-    rounded up, are under way at the same time.
+    ``capacity``: the number of M_B that fit in memory. If only every d-th microbatch is considered,
+    n = capacity / d, rounded up, of them are under way at the same time.
     """
     steps = range(-(-capacity // FEWEST), 0, -1)
     found = {-(-capacity // d) for d in steps}
@@ -115,16 +117,17 @@ def counts(capacity: int) -> list[int]:
 
 
 class CrossingsSearch:
-    """The crossings search for one number ``n`` of microbatches under way, of every d-th one.
+    """The crossings search over every d-th microbatch, with ``n`` of these under way.
 
-    ``i``: the stage whose span is bounded; stages count from it. A state is a row of ``met`` and a
-    row of ``numbers``, in the module's terms. ``met``: the stage of the last meeting of t, then
-    those of the last meetings of t+1, ..., t+n-2. ``numbers``: ``low``; y; the y that holds above
-    the last meeting; the start of B(S-1, t); v_1, ..., v_(n-1). While t meets the others, the
-    entries of those it has met are already those for t + 1.
+    ``i``: the stage whose span is bounded; the search numbers it 0 and the following stages 1, 2,
+    ... ``ceiling``: the maximum span of this stage. A state is a row of ``met`` and a row of
+    ``numbers``, in the module's terms. ``met``: the stage of the last meeting of t, then those of
+    the last meetings of t+1, ..., t+n-2. ``numbers``: ``low``; y; the y that holds above the last
+    meeting; the start of B(S-1, t); v_1, ..., v_(n-1). While t meets the others, the entries of the
+    microbatches that it has met are already those for t + 1.
 
-    ``found``: the bound of the last pass, inf before the first one; ``exact``: passes with more
-    states would not raise it.
+    ``found``: the bound of the last call of :meth:`run`, inf before the first call. ``exact``:
+    whether the search kept all states, so that more states would not raise the bound.
     """
 
     def __init__(self, linear: LinearInstance, i: int, n: int, ceiling: float) -> None:
@@ -147,10 +150,10 @@ class CrossingsSearch:
                 self.between[m] = max(self.between[m], self.between[m - n] + self.turn + self.trip)
 
     def run(self, states: int, budget: Budget) -> float:
-        """Run one pass of the search, which keeps at most ``states`` states.
+        """Run the search once, with at most ``states`` states at any time.
 
-        Returns a lower bound on the span of stage ``i``, at most the ceiling. Improves the bounds
-        on the time of the remaining microbatches for the next pass.
+        Returns a lower bound on the span of stage ``i``, at most the ceiling. Raises the bounds on
+        the time of the remaining microbatches, with which the next call starts.
         """
         self._improve_rest()
         n, top = self.n, len(self.f) - 1
@@ -197,10 +200,10 @@ class CrossingsSearch:
             f[t] = max(f[t], self.trip + b[t], self.between[last - t] + b[last])
 
     def _improve_between(self, least: FloatArray, left: FloatArray) -> None:
-        """Raise E to the minimum of what all states imply.
+        """Raise each entry of E (``between``) to the minimum that all states imply.
 
-        ``least``: the start of B(i, t) by the states that are kept, by t. ``left``: what those
-        given up imply, as in :func:`_lessen`, by t.
+        ``least[t]``: the minimum start of B(i, t) in the states that were kept. ``left[t]``: what
+        the states that were given up at t imply, as in :func:`_lessen`.
         """
         for m in range(self.last, -1, -1):  # later entries need the old earlier ones
             value = min([least[m], *(left[m - k, k] for k in range(min(self.n, m + 1)))])
@@ -231,8 +234,9 @@ def _meet(  # noqa: PLR0917
 ) -> _States:
     """Extend each state by each choice of the stage where microbatch t meets t + 1 + j.
 
-    States are those of :class:`CrossingsSearch`. Returns ``met`` and ``numbers`` of the new states.
-    Those whose ``low`` (the bound on the span through them) reaches the ceiling are dropped.
+    States are those of :class:`CrossingsSearch`. Returns ``met`` and ``numbers`` of the new states,
+    without the states whose ``low`` (the bound on the span of all schedules through a state)
+    reaches ``ceiling``.
     """
     n, top, last = met.shape[1] + 1, len(f) - 1, len(rest_b) - 1
     size = 0
@@ -286,11 +290,12 @@ def _meet(  # noqa: PLR0917
 def _lessen(  # noqa: PLR0917
     left: FloatArray, numbers: FloatArray, j: int, up: float, turn: float, trip: float
 ) -> None:
-    """Lower each entry of ``left``, the minima over states given up, to what one state implies.
+    """Lower the entries of ``left`` to the values that one state, which is given up, implies.
 
-    ``left``, (n + 1,): the starts of B(i, t), ..., B(i, t+n-1) and F(i, t+n). ``numbers``: those of
-    the state. ``j``: its last meeting was with t + 1 + j; after the last meeting of all, the
-    numbers are those of t + 1.
+    ``left``: the minimum, over all states given up, of the starts of B(i, t), ..., B(i, t+n-1) and
+    F(i, t+n), shape (n + 1,). ``numbers``: those of the state. ``j``: the last meeting in the state
+    is that of t with t + 1 + j; if j is n - 2, t has met all others, and the numbers are those of t
+    + 1.
     """
     n = len(left) - 1
     if j == n - 2:
@@ -333,9 +338,10 @@ def _thin(  # noqa: PLR0917
     """Remove dominated states, and merge similar ones until at most ``states`` are left.
 
     A state is a row of ``met`` with its row of ``numbers`` (:class:`CrossingsSearch`). States with
-    equal ``met`` are merged if their numbers lie in one cell of a grid. The size of a cell begins
-    with ``cell`` and doubles, up to about COARSEST times ``ceiling``. Returns ``met``, ``numbers``
-    and the last size.
+    equal ``met`` are merged if their numbers lie in one cell of a grid. The cells have size
+    ``cell`` at first; it is doubled while too many states are left, up to about COARSEST times
+    ``ceiling``, so that the result can have more than ``states``. Returns ``met``, ``numbers`` and
+    the last size of a cell.
     """
     while len(met) > 1:
         key = _keys(met, base)
@@ -363,10 +369,11 @@ def _keys(met: npt.NDArray[np.int16], base: int) -> IntArray:
 
 @kernel
 def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, FloatArray]:
-    """Merge states with equal ``key`` in one cell of a grid, with the minimum of each number.
+    """Merge states with equal ``key`` whose numbers are in one cell of a grid.
 
-    ``key``: a number for each state's meetings. ``cell``: the size of a cell. Returns the index of
-    the first state of each group, and the numbers of the merged states.
+    A merged state has the minimum of each number. ``key``: an integer that encodes the meetings of
+    each state. ``cell``: the size of a cell. Returns the index of the first state of each group,
+    and the numbers of the merged states.
     """
     codes = np.empty(len(key), dtype=np.uint64)
     for i in range(len(key)):
@@ -392,11 +399,11 @@ def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, 
 
 @kernel
 def _undominated(order: IntArray, key: IntArray, numbers: FloatArray) -> npt.NDArray[np.bool_]:
-    """A mask of the states, in ``order``, that no earlier state with the same key dominates.
+    """A mask, in the order of ``order``: false for states that an earlier state dominates.
 
-    One dominates another if all its numbers but ``low`` are at most as large. ``order`` sorts the
-    states by key, then by the sum of their numbers. A dominating state takes over the ``low`` of
-    the dominated one if that is lower.
+    A state dominates another one if both have the same key and none of its numbers, except ``low``,
+    is larger. ``order``: the indices of the states, sorted by key, then by the sum of their
+    numbers. A dominating state takes over the ``low`` of the dominated one if that is lower.
     """
     keep = np.ones(len(order), dtype=np.bool_)
     begin = 0

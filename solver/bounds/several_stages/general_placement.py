@@ -39,11 +39,11 @@ from .host_model import HostModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GeneralPlacement:
-    """The ranks with stages, and the minimum times of a microbatch between stages.
+    """The ranks that have stages, and the minimum times of a microbatch between stages.
 
-    ``hosts``: the ranks that have stages. ``f``, ``b``, ``w``: T_F, T_B, T_W by stage. ``down``:
-    minimum time from the start of F(0) to the start of F(s); ``back``: from the start of B(S-1) to
-    the start of B(s); all (S,).
+    ``hosts``: these ranks. The arrays are by stage, shape (S,). ``f``, ``b``, ``w``: T_F, T_B, T_W.
+    ``down``: the minimum time from the start of a microbatch's F(0) to the start of its F(s).
+    ``back``: the minimum time from the start of its B(S-1) to the start of its B(s).
     """
 
     hosts: Sequence[HostModel]
@@ -78,24 +78,26 @@ class GeneralPlacement:
         return cls(hosts, f, b, w, down, back, problem.objective)
 
     def turn(self, a: int, b: int) -> float:
-        """The minimum time from the start of F(a) to the start of B(b) of a microbatch."""
+        """The minimum time from the start of a microbatch's F(a) to the start of its B(b)."""
         return float(self.down[-1] - self.down[a] + self.f[-1] + self.back[b])
 
     def lag(self, host: HostModel) -> float:
-        """The minimum difference between the cost and the span of the rank ``host``.
+        """The minimum of the cost minus the span of the rank ``host``, over all schedules.
 
-        0 for the period; for the makespan the minimum time before the rank's first op.
+        It is 0 for the period; for the makespan, it is the minimum time before the rank's first op.
         """
         return float(self.down[host.lowest]) if self.objective is Objective.MAKESPAN else 0.0
 
     def way_back(self, name: str, words: str, far: HostModel, until: float, why: str) -> Bound:
-        """The bound on the cost from the time between a rank's start and the end of its last B.
+        """A bound on the cost that follows from the time from a rank's start to its last B's end.
 
-        Let k be the rank ``far``, and ``until`` that time. The last B of k is one of its lowest
-        stage l_k. Its microbatch goes on to the lowest stage l_r of each rank r with l_r < l_k,
-        where its B and W follow; on rank k itself the W follows. The bound is the highest for any
-        of these ranks. ``name``, ``words``: those of the bound. ``why``: the reason for ``until``,
-        for its explanation.
+        Let k be the rank ``far``, and ``until`` a lower bound on that time. The last B of k is one
+        of its lowest stage l_k. The microbatch of this B goes on to the lowest stage l_r of each
+        rank r with l_r < l_k, where its B and W follow; on rank k itself the W follows. The bound
+        is the highest that these ranks give.
+
+        ``name``, ``words``: the name of the result, and its reason in one line. ``why``: the reason
+        for ``until``, for the result's explanation.
         """
         k = far.lowest
 
@@ -126,10 +128,10 @@ class GeneralPlacement:
 
 
 def rank_visits(problem: Problem) -> Iterator[tuple[int, RankModel]]:
-    """Yield each rank that runs anything, and a model of its visits.
+    """Yield (rank, model of its visits) for each rank that runs any op.
 
     A visit is F, B and W of one microbatch on one stage of the rank; in the model it is a kind that
-    runs once. This also fits microbatches that go in both directions.
+    runs once. So the model is also valid if microbatches go in both directions.
     """
     costs = Costs.of(problem)
     f, b, w = (costs.durations[kind][:, None] for kind in range(3))

@@ -28,7 +28,7 @@ from ..rank_model import RankModel, best_fraction, filled
 class HostModel(RankModel):
     """A rank with several ``stages``, in ascending order; arrays are by stage, shape (K,).
 
-    ``rank``: its number.
+    ``rank``: the number of the rank.
     """
 
     rank: int
@@ -44,41 +44,42 @@ class HostModel(RankModel):
 
     @property
     def held_up_to(self) -> FloatArray:
-        """Z_i for each stage s_i, shape (K,): the sum of M_B over s_1 to s_i."""
+        """For each stage s_i of the rank, the sum Z_i of M_B over s_1 to s_i, shape (K,)."""
         return np.asarray(self.m_b.cumsum())
 
     def before_first_backward(self, i: int) -> float:
         """Upper bound on the time of the ops that the rank can run before the first B of stage s_i.
 
-        ``i``: the index of the stage on the rank.
+        ``i``: the index of the stage on the rank, which must not be its last.
         """
         return self._most(self.f[: i + 1].cumsum(), i, self.limit, self._beyond(i))
 
     def own(self, i: int) -> float:
         """The work that a microbatch has left on the rank when its F on stage s_i starts.
 
-        It includes that F; ``i`` is the index of the stage on the rank. The microbatch is that of
-        the last F on the stage.
+        The work includes that F, which must be the last F of the stage. ``i``: the index of the
+        stage on the rank.
         """
         return float(self.f[i] + (self.b + self.w)[: i + 1].sum()) + self._higher(i)
 
     def beside_last_forward(self, i: int) -> float:
         """Upper bound on the work that other microbatches have left when the last F on s_i starts.
 
-        ``i``: the index of the stage on the rank.
+        Other microbatches are all except that of this F. ``i``: the index of the stage on the rank.
         """
         left = self.limit - float(self.held_up_to[i])
         times = (self.b + self.w)[: i + 1].cumsum()
         return self._most(times, i, left, self._beyond(i) - 1, weights=True)
 
     def _higher(self, i: int) -> float:
-        """The time of one microbatch's ops on the rank's stages above s_i."""
+        """The total time of one microbatch's ops on the rank's stages above s_i."""
         return float((self.f + self.b + self.w)[i + 1 :].sum())
 
     def _beyond(self, i: int) -> float:
-        """The maximum number of microbatches that may have started a stage above s_i.
+        """The maximum number of microbatches above stage s_i of the rank at the same time.
 
-        All of them hold M_B on s_1 to s_i at that time; ``i`` is the index of s_i on the rank.
+        These have started their F, or still have to run their B, on the rank's next stage, and hold
+        M_B on s_1 to s_i. ``i``: the index of s_i on the rank.
         """
         room = self.limit - self.m_b[i + 1]
         return float(counts_within(room, self.held_up_to[i], self.count))
@@ -86,12 +87,13 @@ class HostModel(RankModel):
     def _most(
         self, times: FloatArray, i: int, room: float, beyond: float, *, weights: bool = False
     ) -> float:
-        """Upper bound on the time of ops that fit into ``room`` (fractional knapsack).
+        """Upper bound on the total time of microbatches that fit into memory of size ``room``.
 
-        Let Z_q be the sum of M_B over the rank's stages 0 to q. Items, for each q <= i: a
-        microbatch that holds Z_q and takes ``times[q]``; at most ``count`` of each. Further items:
-        at most ``beyond`` microbatches that hold Z_i and take ``times[i]`` and the time of all ops
-        on higher stages. With ``weights`` also single W's, which hold M_W.
+        It is the optimum of the fractional knapsack. Let Z_q be the sum of M_B over the rank's
+        stages 0 to q. For each q <= i, at most ``count`` microbatches hold Z_q and take
+        ``times[q]``. At most ``beyond`` further ones hold Z_i, and take ``times[i]`` plus the time
+        of all ops on higher stages. With ``weights``, single W's, which hold M_W, are items as
+        well; without, they are not.
         """
         if room < 0:
             return 0.0
