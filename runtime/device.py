@@ -94,9 +94,9 @@ def check_devices() -> None:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """Returns ``device`` with an index: its own, or else that of the current device of its type.
+    """Returns ``device`` with an index, by default that of the current device of its type.
 
-    A CPU is returned unchanged.
+    An index that ``device`` already has is kept. A CPU is returned unchanged.
     """
     if device.type == "cpu" or device.index is not None:
         return device

@@ -22,7 +22,7 @@ from .deferred_linear import Reading, Rule, add, add_product, linear, rows, take
 class MatMul(Rule):
     """``x @ weight + bias``: x (..., in), weight (in, out).
 
-    Batched without a bias: x (experts, rows, in), weight (experts, in, out).
+    Without a bias, the product may be batched: x (experts, rows, in), weight (experts, in, out).
     """
 
     __slots__ = ()

@@ -200,7 +200,7 @@ class _SavedActivation(CountedTensor):
 class _Wrapped:
     """A saved tensor of a subclass, such as a DTensor, whose inner tensors ``pack`` has replaced.
 
-    ``unpack`` creates the tensor of the subclass again.
+    ``unpack`` recreates the tensor of the subclass.
     """
 
     __slots__ = ("context", "kind", "parts", "shape")

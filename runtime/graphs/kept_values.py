@@ -15,7 +15,8 @@ class Kept:
     """The values that a microbatch holds between ops; the ledger counts them.
 
     ``functions``: the stage's functions that return and take these values. ``box``: on the last
-    stage, the gradients of outputs, by position, from the backward of the loss.
+    stage, the gradients of the outputs that the backward of the loss has computed, by the output's
+    position.
     """
 
     __slots__ = ("_held", "_memory", "box", "functions", "values")
@@ -27,7 +28,7 @@ class Kept:
         self._held: Held = ()
 
     def hold(self, values: list[Tensor]) -> None:
-        """Holds ``values``; no values may be held before."""
+        """Holds ``values``; must not be called while other values are held."""
         self.values, self._held = values, self._memory.hold(*values)
 
     def take(self) -> list[Any]:

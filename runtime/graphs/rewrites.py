@@ -30,9 +30,9 @@ def simplify(joint: Joint) -> Joint:
 
 
 def _same(node: fx.Node) -> fx.Node | None:
-    """Returns an earlier node with the same value as ``node``, or None if there is none.
+    """Returns an earlier node whose value equals that of ``node``, or None if there is none.
 
-    Shape and strides are the same, too.
+    Values, shape and strides are equal.
     """
     source = node.args[0] if node.args else None
     if isinstance(source, fx.Node) and node.target is source.target is _aten.t.default:

@@ -100,13 +100,17 @@ class StageFunctions:
         return cls(module, cut(joint), forward, make)
 
     def zeros(self, output: int) -> Tensor:
-        """Returns a gradient of zeros for the output at position ``output``, unused by the loss."""
+        """Returns zeros, as the gradient of the output at position ``output``.
+
+        They are used for an output on which the loss does not depend.
+        """
         like = value_of(self.cut.tangents[self.tangents.index(output)])
         return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
     @torch.no_grad()
     def update(self, values: Sequence[Tensor]) -> None:
-        """Writes the new values into the buffers that F updates."""
+        """Copies ``values`` into the buffers that F updates, in the order in which F returns them.
+        """
         for (_, buffer), value in zip(self.joint.of(Role.BUFFER_UPDATE), values, strict=True):
             self._module.get_buffer(str(buffer.key)).copy_(value)
 
@@ -147,7 +151,8 @@ class StageFunctions:
     def function(self, name: str) -> Function:
         """Returns the function of the piece with this name in ``Cut.pieces``.
 
-        R (``again``) of the last stage is its F, as the loss needs the outputs, too.
+        But for R (``again``) on the last stage, returns F: to recompute the loss, the outputs are
+        needed as well.
         """
         if name == "again" and self.forward_of.last:
             name = "forward"
@@ -190,7 +195,7 @@ def _place(module: nn.Module, key: str) -> tuple[dict[str, Any], str]:
 def _fixed_tensors(module: nn.Module) -> list[Tensor]:
     """Returns the tensors that modules declare as constant by a method ``fixed_tensors()``.
 
-    For example, these are masks and rotary tables, one for each shape.
+    Examples are masks and rotary tables, which are computed once for each shape of the input.
     """
     asked = (getattr(part, "fixed_tensors", None) for part in module.modules())
     return [tensor for tensors in asked if tensors is not None for tensor in tensors()]

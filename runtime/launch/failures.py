@@ -72,9 +72,10 @@ def failure_of(rank: int, names: Names, error: BaseException) -> LaunchError:
 
 
 def earliest(failures: Sequence[LaunchError]) -> LaunchError:
-    """Returns the failure to report of several: the one that happened first.
+    """Returns the failure to report: of several ``failures``, the one that happened first.
 
-    If that rank died without a message, the first error that another rank reported is appended.
+    If its process died without a message, the first error of pipeloom's that another process
+    reported is appended.
     """
     first = min(failures, key=lambda failure: failure.moment)
     peers = [f for f in failures if f.ours]

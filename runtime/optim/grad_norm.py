@@ -45,7 +45,11 @@ class GlobalNorm:
 
     @property
     def plain(self) -> bool:
-        """Whether the optimizers step, and with gradients that are not clipped."""
+        """Whether the optimizers step with unclipped gradients.
+
+        False if gradients must be clipped, or if the step is skipped because the norm is NaN or
+        Inf.
+        """
         return self.finite and self.norm + 1e-6 <= self.most
 
 

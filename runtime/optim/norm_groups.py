@@ -93,10 +93,10 @@ def named_axes(
 ) -> Axes:
     """Returns the process groups of those ``patterns`` that match the parameter ``name``.
 
-    A group that is a proper subset of another matching group is left out. ``stage``: that of the
-    parameter, for the error message. ``mesh``: if the parameter is a DTensor, all processes of its
-    mesh. Raises InputError if a group contains several processes of ``mesh``, as the norm of a
-    DTensor already includes its shards.
+    A group that is a proper subset of another matching group is left out. ``stage``: the
+    parameter's stage, for the error message. ``mesh``: all processes of the parameter's mesh; empty
+    if it is no DTensor. Raises InputError if a group contains several processes of ``mesh``, as the
+    norm of a DTensor already includes its shards.
     """
     found = {pattern: own for pattern, own in patterns.items() if fnmatchcase(name, pattern)}
     for pattern, own in found.items():

@@ -121,7 +121,7 @@ def _one(group: Mapping[str, Any], key: str, names: Names, values: Mapping[str, 
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values of an option are equal; tensors are if all elements are."""
+    """Whether two values of an option are equal; tensors are equal if all their elements are."""
     return bool(torch.as_tensor(one == other).all())
 
 

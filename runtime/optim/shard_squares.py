@@ -40,8 +40,9 @@ def unlike(
 ) -> Key | None:
     """Returns the first key whose values differ between processes, or that some of them lack.
 
-    Returns None if there is no such key. ``own``: the values of this process. ``alike``: whether
-    two values count as equal. All processes of ``group`` call it.
+    Returns None if there is no such key. ``own``: the values of this process, by key; keys are
+    compared in sorted order. ``alike``: whether two values count as equal. All processes of
+    ``group`` call it.
     """
     rows: list[Any] = [None] * group.size()
     dist.all_gather_object(rows, own, group=group)
@@ -53,10 +54,10 @@ def unlike(
 
 
 def mesh_axes(parameter: nn.Parameter) -> dict[Processes, tuple[dist.ProcessGroup, bool]]:
-    """Returns the axes of a DTensor's mesh, as far as they have more than one process.
+    """Returns the axes of a DTensor's mesh that contain more than one process.
 
-    Maps each axis (its global ranks) to its process group and whether the parameter is sharded over
-    it. Returns an empty dict for plain tensors.
+    Maps each axis (a tuple of global ranks) to its process group and to whether the parameter is
+    sharded over it. Returns an empty dict for plain tensors.
     """
     if not is_dtensor(parameter):
         return {}
@@ -87,9 +88,8 @@ class ShardSquares:
 
     Each element counts once, whether it is in a shard of another process or has copies. ``groups``:
     all axes of this rank's parameters with their process groups, in the same order in all
-    processes; the widest axes form a grid. ``axes``: those over which a parameter is sharded, by
-    its ``id``; missing if there are none. All processes of the groups call it and get the same
-    bits.
+    processes; the widest axes form a grid. ``axes``: by the ``id`` of each sharded parameter, the
+    axes over which it is sharded. All processes of the groups call it and get the same bits.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ShardSquares:
 
 @torch.no_grad()
 def squares_of(parameters: Sequence[nn.Parameter]) -> float:
-    """Returns the sum of squares of the parameters' gradients; of DTensors, only the local part.
+    """Returns the sum of squares of the parameters' gradients; of DTensors, only of the local part.
 
     The host waits once for the device.
     """
@@ -131,7 +131,7 @@ def summed(context: RankContext, value: float, group: dist.ProcessGroup, what: s
     """Returns the sum of ``value`` over the processes of ``group``, with the same bits on all.
 
     The host waits for the all-reduce. On a CPU, raises ConnectionError if it takes longer than the
-    timeout or another replica fails. ``what``: the name of this sum in the message.
+    timeout or another replica fails. ``what``: the name of this sum in error messages.
     """
     total = torch.tensor(value, dtype=torch.float64, device=context.device)
     wait(context, dist.all_reduce(total, group=group, async_op=True), what)
@@ -142,7 +142,7 @@ def wait(context: RankContext, work: dist.Work | None, what: str) -> None:
     """Waits for the collective ``work`` over replicas or shards; on a GPU, only the stream waits.
 
     On a CPU, raises ConnectionError if it takes longer than the timeout or another replica fails.
-    ``what``: the name of the collective in the message.
+    ``what``: the name of the collective in error messages.
     """
     assert work is not None
     on_host, seconds = context.device.type == "cpu", context.options.timeout

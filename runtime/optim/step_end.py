@@ -161,7 +161,7 @@ class StepEnd:
             self._optimize(stage)
 
     def _optimize(self, stage: int) -> None:
-        """Steps the optimizer of ``stage``; a subclass may decide against it."""
+        """Steps the optimizer of ``stage``; in a subclass, only under conditions."""
         self.optimizers[stage].step()
 
     def check_norm(self) -> None:
@@ -173,7 +173,8 @@ class StepEnd:
             self.averaging.finish()
 
     def over(self) -> None:
-        """Called at the end of each step, after all instructions of the rank."""
+        """Called at the end of each step, after all of the rank's instructions; here, does nothing.
+        """
 
     def validate(self) -> bool:
         """Waits for the verdict on the last step, if it is pending.

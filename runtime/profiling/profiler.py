@@ -140,11 +140,12 @@ def _measure_rank(
 
 
 def measurable(stages: int, ranks: int, asked: Asked, name: str) -> Program:
-    """Returns a program that is only used to create a pipeline whose stages are measured.
+    """Returns a program with which a pipeline is created only to measure its stages.
 
     The program is never run. Stage s is on rank s mod ``ranks``. Its ops are F, B and W of the
     microbatches to measure. The program ends with a reduction over all stages, so that any
-    parameters may be tied. ``name``: the name of the program's profile.
+    parameters may be tied. ``asked``: what is measured. ``name``: the name of the program's
+    profile.
     """
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * stages, ranks, name=name)
     placement = Placement.of_stages([s % ranks for s in range(stages)], ranks=ranks)

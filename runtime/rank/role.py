@@ -85,8 +85,8 @@ def routes_of(
 
     These are the pairs (sender, receiver) of its messages, and the groups of ranks that sum the
     gradients of tied parameters or of a stage that several ranks own. ``held``: for each stage, the
-    ranks that own it. ``tied``: groups of tied parameters. ``timeout``: in seconds. ``gathers``:
-    whether the norm of all gradients is summed over all ranks.
+    ranks that own it. ``tied``: groups of tied parameters. ``timeout``: the maximum seconds of each
+    wait. ``gathers``: whether the norm of all gradients is summed over all ranks.
     """
     channels = {
         (rank, i.target)

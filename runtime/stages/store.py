@@ -45,7 +45,10 @@ class StageStore:
         return self._modules[stage]
 
     def owns(self, stage: int) -> bool:
-        """Whether this rank has the stage's weights during all of its ops. If not, W lacks them."""
+        """Whether this rank has the stage's weights during all ops of the stage.
+
+        If not, the weights are missing in W.
+        """
         return True
 
     def parameters(self, stage: int) -> Sequence[nn.Parameter]:
@@ -79,7 +82,10 @@ class StageStore:
             self.release()
 
     def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
-        """Returns a reusable context in which an op of this kind can use the stage's weights."""
+        """Returns a reusable context in which an op of this kind can use the stage's weights.
+
+        Each op of the stage runs in such a context.
+        """
         return nullcontext()
 
     def trying(self, stage: int) -> AbstractContextManager[object]:

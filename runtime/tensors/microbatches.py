@@ -101,7 +101,10 @@ def _cut(leaf: Any, microbatches: int, name: str) -> Sequence[Any]:
 
 
 def _likeness(part: Any) -> object:
-    """Returns the properties that microbatches of one batch must share."""
+    """Returns the properties of a microbatch that must be equal for all microbatches of a batch.
+
+    These are its structure and the dtypes of its tensors.
+    """
     if isinstance(part, Tensor):
         return part.dim(), part.dtype
     leaves, tree = _pytree.tree_flatten(part)

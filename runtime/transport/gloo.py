@@ -138,7 +138,10 @@ def _readable(error: RuntimeError) -> OSError:
 
 
 def _next(counts: dict[int, int], peer: int) -> int:
-    """Returns the tag of the next message to or from ``peer``, and counts it."""
+    """Returns the tag of the next message to or from ``peer``, and increments the count of messages.
+
+    ``counts``: for each peer, the number of messages so far.
+    """
     tag = counts[peer]
     counts[peer] = tag % TAGS + 1
     return tag

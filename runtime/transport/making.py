@@ -41,9 +41,9 @@ class Making:
 
     ``process`` and ``size``: the global rank of this process, and the number of all processes.
     ``members``: the processes that are the ranks of this program, in rank order. ``seconds``: the
-    limit of each wait. ``place``: what all processes do, for error messages. ``faults``: where
-    errors of the creation are published; ``running``: where errors of the finished pipeline are
-    published.
+    time limit of each wait. ``place``: the text in error messages for what all processes do.
+    ``faults``: where errors of the creation are published; ``running``: where errors of the
+    finished pipeline are published.
     """
 
     place = "make their Pipeline"
@@ -125,9 +125,9 @@ class Making:
             self.faults.leave(self._everyone)
 
     def _completed(self, fault: RankFault) -> RankFault:
-        """Returns ``fault`` with the names of the processes that do not answer.
+        """Returns ``fault`` with the processes that do not answer, if some were missing.
 
-        The first of them becomes the process that has failed.
+        The first of them is then reported as the process that has failed.
         """
         missing, words = self.faults.silent(self._everyone)
         text = f"{fault.text}{words}"

@@ -82,7 +82,10 @@ class NcclTransport(GroupTransport):
         self.barrier()
 
     def _check_connections(self) -> None:
-        """Warns if streams share hardware queues: in simulations, some schedules can then hang."""
+        """Warns if there are more streams than hardware queues of the GPU.
+
+        Streams then share queues, and in simulations, some schedules hang.
+        """
         streams, given = 1 + 2 * len(self._channels), os.environ.get(CONNECTIONS, "")
         most = int(given) if given.isdecimal() else 8
         if self.rank == 0 and streams > most:
