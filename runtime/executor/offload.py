@@ -36,7 +36,7 @@ def _nothing() -> None:
 class CopyChannels:
     """One copy stream per direction, synchronized with the compute stream by events.
 
-    ``out`` (to the host) and ``back`` (to the device) start copies. Each returns a function that
+    ``out`` starts copies to the host, ``back`` those to the device. Each returns a function that
     makes the current stream wait for the copies; the host does not wait.
     """
 
@@ -53,7 +53,7 @@ class CopyChannels:
         return self._beside(self._back, copies)
 
     def _beside(self, channel: torch.Stream, copies: Copies) -> Wait:
-        """Queues the copies on ``channel`` and returns the function that waits for them.
+        """Queues the copies on the stream ``channel`` and returns the function that waits for them.
 
         The copies start after all work that is already queued on the current stream, as that work
         may use their memory.

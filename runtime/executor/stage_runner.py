@@ -224,7 +224,10 @@ class StageRunner:
         return found if type(found) is Tensor and found.dim() == 0 else checked_loss(found)
 
     def _keep(self, cell: Cell, output: Any) -> None:
-        """Stores the detached output in ``cell.result``; copies tensors in receive buffers."""
+        """Stores the detached output in ``cell.result``.
+
+        Tensors whose memory is in a receive buffer are copied, as it is reused.
+        """
         if self.keep_outputs:
             received = self._given_back(cell)
             if type(output) is Tensor:

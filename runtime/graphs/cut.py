@@ -66,9 +66,9 @@ class Cut:
 
     - ``forward`` (F): the tensors in the stage's arguments -> outputs, new values of buffers, and
       ``saved``. ``alone`` is F without ``saved``; ``again`` (R) returns only ``saved``.
-    - ``backward`` (B): the first ``to_b`` of ``saved``, ``tangents`` (the gradients of outputs) ->
-      gradients of inputs, and the values that wait for W.
-    - ``weight`` (W): ``saved`` from position ``from_w`` on, the values that waited -> nothing.
+    - ``backward`` (B): ``saved[:to_b]``, ``tangents`` (the gradients of outputs) -> gradients of
+      inputs, and the values that wait for W.
+    - ``weight`` (W): ``saved[from_w:]``, the values that waited -> nothing.
     - ``fused`` (BW): all of ``saved``, ``tangents`` -> gradients of inputs.
 
     In addition, B, W and BW add the gradients of parameters to their ``.grad``.
@@ -95,7 +95,7 @@ def cut(joint: Joint) -> Cut:
 
 
 class _Cutting:
-    """The sets of nodes of a joint graph from which :meth:`result` creates the cut."""
+    """Collects the sets of nodes of a joint graph from which :meth:`result` creates the cut."""
 
     def __init__(self, joint: Joint) -> None:
         self._joint = joint

@@ -141,7 +141,10 @@ def _products(piece: Piece, adds: Adds) -> list[fx.Node]:
 
 
 def laid_out(tensors: Iterable[Tensor], strides: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Returns the tensors with the given ``strides``; those that have other strides are copied."""
+    """Returns the tensors with the given strides; those that have other strides are copied.
+
+    ``strides``: for each tensor, the strides of the result.
+    """
     return [
         x if x.stride() == stride else x.new_empty_strided(x.shape, stride).copy_(x)
         for x, stride in zip(tensors, strides)  # noqa: B905

@@ -20,7 +20,7 @@ from torch import fx
 
 
 class Role(Enum):
-    """The meaning of an input or output of a joint graph."""
+    """The kind of an input or output of a joint graph."""
 
     PARAMETER = auto()
     BUFFER = auto()

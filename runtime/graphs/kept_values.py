@@ -46,7 +46,7 @@ class Kept:
 
 
 class _Caught(torch.autograd.Function):
-    """The identity on an output; its backward stores the output's gradient in ``box[index]``.
+    """Returns an output unchanged; its backward stores the output's gradient in ``box[index]``.
 
     It does not keep the output's memory.
     """
@@ -69,7 +69,8 @@ class _Caught(torch.autograd.Function):
 def caught(output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int) -> Tensor:
     """Returns ``output`` such that the backward pass stores its gradient in ``box[index]``.
 
-    ``anchor``: any tensor that requires a gradient, so that autograd runs this backward.
+    ``anchor``: any tensor that requires a gradient. Autograd therefore runs this part of the
+    backward pass even if ``output`` requires none.
     """
     found: Tensor = _Caught.apply(output, anchor, box, index)  # type: ignore[no-untyped-call]
     return found

@@ -94,7 +94,7 @@ def reached(starts: Iterable[fx.Node]) -> set[fx.Node]:
 def needed(ends: Iterable[fx.Node], known: Set[fx.Node] = frozenset()) -> set[fx.Node]:
     """Returns ``ends`` and all nodes on which they depend, directly or indirectly.
 
-    Nodes in ``known``, and nodes that are only needed for those, are left out.
+    Nodes in ``known``, and nodes on which only these depend, are left out.
     """
     return _walked(ends, lambda node: node.all_input_nodes, known)
 

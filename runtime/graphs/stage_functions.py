@@ -33,7 +33,8 @@ class StageForward:
 
     ``around`` returns the module with skip connections (:meth:`Skips.around`). ``form``: the form
     of the pair of positional and keyword arguments (:func:`.arguments.form_of`). ``last``: whether
-    it is the last stage; :meth:`result` then puts the tensors back into the form of its output.
+    it is the last stage, for which :meth:`result` puts the tensors back into the form of the
+    stage's output.
     """
 
     around: Callable[[nn.Module], Callable[..., Any]]
@@ -52,7 +53,10 @@ class StageForward:
         return [x.to_local() if is_dtensor(x) else x for x in found]
 
     def result(self, outputs: Sequence[Tensor]) -> Any:
-        """Returns the last stage's output as its module would, given the tensors in it."""
+        """Returns the output that the last stage's module would return, given the tensors in it.
+
+        ``outputs``: these tensors, or the local parts of DTensors.
+        """
         pairs = zip(self._wholes, outputs, strict=True)
         found = [whole(like, x) for like, x in pairs]
         return found[0] if self._result is PLACE else with_tensors(self._result, found)

@@ -25,7 +25,8 @@ from .memory import Held, Memory, Turns
 
 
 class Versioned(NamedTuple):
-    """A tensor that autograd saved without counting it, with its version counter at that time."""
+    """A tensor that autograd saved and that is not counted, with its version counter at that time.
+    """
 
     tensor: Tensor
     version: int

@@ -128,8 +128,8 @@ def make_norm_sum(context: RankContext) -> tuple[GatheredNorm | NormRelay | None
     """Returns the object that sums the ranks' squares for the norm, and a function to close it.
 
     If the program relays norms, the object is a :class:`NormRelay` on ranks that own stages, and
-    None on others. Otherwise it is a :class:`GatheredNorm`, whose total all ranks know, as the loss
-    scale depends on it. If no norm is needed, it is None. All ranks call both this function and the
+    None on others. Otherwise, it is a :class:`GatheredNorm` on all ranks, as the loss scale depends
+    on the total. If no norm is needed, it is None. All ranks call both this function and the
     returned one. Raises InputError as :func:`check_norm_options`.
     """
     options, device = context.options, context.device
@@ -154,9 +154,9 @@ def check_norm_options(
 ) -> None:
     """Raises InputError if the optimizer steps of ``program`` cannot depend on the norm.
 
-    That is, if there is no optimizer, if a rank still computes or communicates after its first
-    step, so that not all gradients are known before it, or if the maximum norm ``most`` (the option
-    ``clip_grad_norm``) is not positive.
+    They cannot if there is no ``optimizer``, or if a rank still computes or communicates after its
+    first step, so that not all gradients are known before it. InputError is also raised if the
+    maximum norm ``most`` (the option ``clip_grad_norm``) is not positive.
     """
     name = "loss_scale" if most is None else "clip_grad_norm"
     if most is not None and not most > 0:

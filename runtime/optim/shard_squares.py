@@ -31,7 +31,10 @@ Squares: TypeAlias = Callable[[Sequence[nn.Parameter]], float]
 
 
 def processes_of(group: dist.ProcessGroup | None) -> Processes:
-    """Returns the global ranks of the group's processes, in the group's order."""
+    """Returns the global ranks of the processes in ``group``, in the group's order.
+
+    For None, returns those of all processes.
+    """
     return tuple(dist.get_process_group_ranks(group))
 
 
@@ -76,9 +79,9 @@ def sharded_over(parameter: nn.Parameter) -> Axes:
 
 
 def widest(axes: Sequence[Processes]) -> list[Processes]:
-    """Returns ``axes`` without each axis that is a proper subset of another one.
+    """Returns those of ``axes`` that are not a proper subset of another one.
 
-    Sums over the result include the processes of all axes.
+    Every process of any axis is also in an axis of the result, so sums over these include it.
     """
     return [axis for axis in axes if not any({*axis} < {*other} for other in axes)]
 

@@ -33,8 +33,8 @@ class StepEnd:
 
     ``context``: the rank's program, options and resources. ``before``: the step end of an earlier
     program for the same stages, whose optimizers this one continues to use; None: the pipeline's
-    first one, which sets all replicas to the first. All ranks create and ``close`` theirs at the
-    same time.
+    first one, which sets the parameters of all replicas to those of the first. All ranks create and
+    ``close`` theirs at the same time.
 
     Attributes: ``modules``, the stages that the rank owns; ``optimizers``, by stage; ``stashes``,
     the weight versions of stages whose optimizers step after each microbatch; ``seed``, the

@@ -98,7 +98,7 @@ def _brief(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class LayeredSource:
-    """A model source that is ``source`` cut into the given stages.
+    """A model source that cuts ``source`` into given stages.
 
     ``parts``: for each stage, the names of its layers.
     """
@@ -122,9 +122,9 @@ class LayeredSource:
         return module
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        """Returns groups of (stage, parameter name) that are one parameter, at most one per stage.
+        """Returns groups of (stage, parameter name) that are one parameter.
 
-        ``count`` is ignored.
+        A group has at most one parameter name per stage. ``count`` is ignored.
         """
         stage_of = {name: s for s, part in enumerate(self.parts) for name in part}
         groups = []

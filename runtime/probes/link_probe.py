@@ -86,7 +86,7 @@ def probe_links(transport: Transport, largest: int, device: torch.device) -> lis
 def _ping_pong(
     transport: Transport, pair: tuple[int, int], size: int, device: torch.device
 ) -> list[float]:
-    """Returns half of the time of each round trip of ``size`` bytes, in milliseconds.
+    """Returns half the time, in milliseconds, of each of several round trips of ``size`` bytes.
 
     Both ranks of ``pair`` call it.
     """

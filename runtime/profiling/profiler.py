@@ -73,9 +73,9 @@ def measure_profile(
     ``in_flight``: the number of microbatches per round, by default ``ranks``. ``dtype``: that of
     parameters and inputs; None keeps the source's. ``together`` False: a single process measures
     one stage after the other, and no links; these are the times if nothing else runs. ``name``: the
-    profile's. ``timeout``: the maximum seconds of a message. ``recompute``: also measure T_R and
-    M_R. ``offload``: also measure M_O, the offloaded bytes and the link to the host. ``stages_as``:
-    see :class:`~..pipeline.pipeline.Pipeline`.
+    name of the profile. ``timeout``: the maximum seconds of a message. ``recompute``: also measure
+    T_R and M_R. ``offload``: also measure M_O, the offloaded bytes and the link to the host.
+    ``stages_as``: see :class:`~..pipeline.pipeline.Pipeline`.
 
     Raises InputError for invalid settings, LaunchError if a rank fails.
     """
@@ -120,7 +120,8 @@ def _measure_rank(
     """Measures this rank's stages, and returns the joint measurement of all ranks.
 
     ``asked``: the quantities to measure. ``options``: keyword arguments of :class:`Pipeline`.
-    ``on``: the type of device, ``cpu`` or ``cuda``.
+    ``on``: the type of the device, ``cpu`` or ``cuda``. ``dtype``: the dtype of parameters and
+    inputs; None keeps the source's.
     """
     device = torch.device(on)
     if device.type == "cuda":

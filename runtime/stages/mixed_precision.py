@@ -24,8 +24,7 @@ class MixedPrecision:
 
     @property
     def mixed(self) -> bool:
-        """Whether ops use parameters in another dtype than the one in which the optimizer updates them.
-        """
+        """Whether ops use parameters of another dtype than those that the optimizer updates."""
         return self.param != self.master
 
 

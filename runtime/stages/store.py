@@ -19,14 +19,15 @@ Stage: TypeAlias = nn.Module | Callable[[], nn.Module]
 
 
 class StageStore:
-    """The modules of the stages that this rank needs; their weights stay on this rank.
+    """The modules of the stages that this rank needs, whose weights stay on this rank.
 
     Subclasses: with :class:`~pipeloom.runtime.stages.streamed_weights.StreamedStages`, weights are
-    here only while they are needed; with :class:`~pipeloom.runtime.stages.fsdp.ShardedStages`, only
-    a shard is here between steps. A module is requested once and called in every F: the object
-    stays the same, but the data of its parameters may move.
+    on this rank only while they are needed; with
+    :class:`~pipeloom.runtime.stages.fsdp.ShardedStages`, only a shard is on it between steps. A
+    module is requested once and called in every F: the object stays the same, but the data of its
+    parameters may move.
 
-    ``resident``: whether weights always stay here, so that steps need not call ``gather``,
+    ``resident``: whether weights always stay on this rank, so that steps need not call ``gather``,
     ``begin`` and ``settle``.
     """
 

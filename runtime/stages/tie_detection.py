@@ -106,9 +106,10 @@ def find_ties(
     """Returns groups of tied parameters as (stage, parameter name), the same on all ranks.
 
     These are the groups ``tied`` that the caller named, and those that any rank detects; groups
-    with a common parameter are merged. ``given``: the modules that this rank has of any of the
-    ``count`` stages. ``own``: those of the stages that it needs. ``gather(value)`` returns the
-    values of all ranks. Raises InputError for a stage in ``tied`` that does not exist.
+    with a common parameter are merged. ``count``: the number of stages. ``given``: all modules that
+    exist on this rank, by stage. ``own``: the modules of those stages that this rank needs.
+    ``gather(value)`` returns the values of all ranks. Raises InputError for a stage in ``tied``
+    that does not exist.
     """
     for group in tied:
         if not all(0 <= stage < count for stage, _ in group):

@@ -103,7 +103,8 @@ def _cut(leaf: Any, microbatches: int, name: str) -> Sequence[Any]:
 def _likeness(part: Any) -> object:
     """Returns the properties of a microbatch that must be equal for all microbatches of a batch.
 
-    These are its structure and the dtypes of its tensors.
+    These are its structure, the dtype and the number of dimensions of each tensor, and, in a nested
+    microbatch, the types of other values.
     """
     if isinstance(part, Tensor):
         return part.dim(), part.dtype

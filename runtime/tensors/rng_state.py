@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 class RandomState:
     """A copy of the current states of random generators.
 
-    These are the default generators of the CPU and of ``devices``, and the generators ``own``.
+    It covers the default generators of the CPU and of ``devices``, and the generators ``own``.
     """
 
     def __init__(

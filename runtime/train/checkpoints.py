@@ -164,10 +164,10 @@ class Checkpoints:
         return run.step, self._overruled(own, _options(state))
 
     def _overruled(self, own: Mapping[str, Any], loaded: Mapping[str, Any]) -> str | None:
-        """Returns a line about optimizer options that a checkpoint overrides; None if there are none.
+        """Returns a line about optimizer options that a checkpoint overrides, or None.
 
-        It lists the options whose values differ, on any process. ``own``: the options of the
-        source. ``loaded``: those of the checkpoint.
+        It lists the options whose values differ, on any process; None if there are none. ``own``:
+        the options of the source. ``loaded``: those of the checkpoint.
         """
         here = [
             f"{key.rpartition('.')[2]}: {value} of the checkpoint, not {own[key]}"

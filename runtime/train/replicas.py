@@ -69,7 +69,9 @@ class Replicas:
         return inputs[mine], targets[mine]
 
     def gather(self, pipeline: Pipeline, value: Any) -> list[list[Any]]:
-        """Returns the values that all processes passed, as ``[replica][rank]``; all processes call it.
+        """Returns the values that all processes passed, as ``[replica][rank]``.
+
+        All processes call it.
         """
         rows = pipeline.gather(value)
         if self.data_group is None:

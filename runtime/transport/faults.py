@@ -92,8 +92,8 @@ class Faults:
     def first(self, fault: RankFault | None = None, *, seconds: float | None = None) -> RankFault:
         """Returns the first fault that any process has published.
 
-        If there is none yet, first publishes ``fault``; without ``fault``, there must be one.
-        ``seconds``: a new time limit of requests to the store.
+        If there is none yet, first publishes ``fault``; if ``fault`` is None, there must be one.
+        ``seconds``: if not None, the new time limit for all later requests to the store.
         """
         if seconds is not None:
             self._store.allow(seconds)

@@ -138,7 +138,7 @@ def _readable(error: RuntimeError) -> OSError:
 
 
 def _next(counts: dict[int, int], peer: int) -> int:
-    """Returns the tag of the next message to or from ``peer``, and increments the count of messages.
+    """Returns the tag of the next message to or from ``peer``, and increments its count.
 
     ``counts``: for each peer, the number of messages so far.
     """

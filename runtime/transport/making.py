@@ -125,7 +125,7 @@ class Making:
             self.faults.leave(self._everyone)
 
     def _completed(self, fault: RankFault) -> RankFault:
-        """Returns ``fault`` with the processes that do not answer, if some were missing.
+        """Returns ``fault`` with the names of the processes that do not answer, if there are any.
 
         The first of them is then reported as the process that has failed.
         """
@@ -168,8 +168,9 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
 def meet(own: Any, backend: Callable[[list[Any]], str], seconds: float) -> None:
     """Initializes ``torch.distributed``; all processes call it.
 
-    ``own``: a Python literal. ``backend``: returns the name of the backend, given the literals of
-    all processes. Raises ExecutionError with the processes that do not arrive within ``seconds``.
+    ``own``: a Python literal that describes this process. ``backend``: returns the name of the
+    backend to use, given the literals of all processes by global rank. Raises ExecutionError with
+    the processes that do not arrive within ``seconds``.
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 

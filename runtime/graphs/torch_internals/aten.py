@@ -22,7 +22,7 @@ below_autograd = torch._C._AutoDispatchBelowAutograd  # a context in which autog
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether the node is a call that may draw random numbers, as attention does for dropout."""
+    """Whether the node is a call that may draw random numbers, such as attention with dropout."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
