@@ -85,7 +85,10 @@ def add_product(parameter: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def add(parameter: Tensor, gradient: Tensor) -> None:
-    """Adds ``gradient`` to ``parameter.grad``, in the parameter's ``grad_dtype``."""
+    """Adds ``gradient`` to ``parameter.grad``.
+
+    If the parameter has no gradient yet, the new one is in the parameter's ``grad_dtype``.
+    """
     grad = parameter.grad
     if grad is None:
         parameter.grad = gradient.to(parameter.grad_dtype)

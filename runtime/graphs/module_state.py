@@ -62,7 +62,9 @@ class ModuleState:
         return counts, [*keys, *chain.from_iterable(values), *map(type, self._parts)]
 
     def holds(self) -> bool:
-        """Whether the current state equals the snapshot; numbers and strings are compared by value.
+        """Whether the current state equals the snapshot.
+
+        Values such as numbers and strings are compared by value, other objects by identity.
         """
         (counts, now), (before, then) = self._now(), self._then
         return counts == before and (all(map(is_, now, then)) or all(map(_same, now, then)))

@@ -113,7 +113,9 @@ class StageFunctions:
 
     @torch.no_grad()
     def update(self, values: Sequence[Tensor]) -> None:
-        """Copies ``values`` into the buffers that F updates, in the order in which F returns them.
+        """Copies ``values`` into the buffers that F updates.
+
+        F returns these values in the order of the buffers.
         """
         for (_, buffer), value in zip(self.joint.of(Role.BUFFER_UPDATE), values, strict=True):
             self._module.get_buffer(str(buffer.key)).copy_(value)
@@ -131,9 +133,10 @@ class StageFunctions:
         return [str(v.key) for v in roles if v is not None and v.role is Role.PARAMETER]
 
     def check(self, interface: StageInterface | None, stage: int) -> None:
-        """Raises ShapeError if F's outputs differ from ``interface``, found by shape inference.
+        """Raises ShapeError if F's outputs differ from ``interface``, which shape inference found.
 
-        ``interface``: None for the last stage, which is not checked.
+        ``interface``: None for the last stage, which is not checked. ``stage``: the stage's index,
+        for the message.
         """
         if interface is None:
             return
@@ -145,8 +148,8 @@ class StageFunctions:
     def make(self, *, split: bool, again: bool) -> None:
         """Creates the functions that a microbatch needs, before its step.
 
-        ``split``: whether it has B and W instead of BW. ``again``: whether it is recomputed (F
-        without saved values, and R).
+        ``split``: whether the microbatch has B and W instead of BW. ``again``: whether it is
+        recomputed, so that it needs F without saved values, and R.
         """
         backward = ("backward", "weight") if split else ("fused",)
         for name in (*backward, *(("alone", "again") if again else ("forward",))):

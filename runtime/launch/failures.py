@@ -27,7 +27,10 @@ class Names:
         return self.ranks * self.replicas
 
     def check(self, size: int) -> None:
-        """Raises InputError if ``size``, the number of processes of torchrun, is not ``count``."""
+        """Raises InputError if torchrun has not started ``count`` processes.
+
+        ``size``: the number of processes that it has started.
+        """
         if size != self.count:
             times = f" times {self.replicas} replicas" if self.replicas > 1 else ""
             raise InputError(

@@ -25,8 +25,7 @@ from .memory import Held, Memory, Turns
 
 
 class Versioned(NamedTuple):
-    """A tensor that autograd saved and that is not counted, with its version counter at that time.
-    """
+    """A tensor that autograd saved and that is not counted, with its version counter then."""
 
     tensor: Tensor
     version: int

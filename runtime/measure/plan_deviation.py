@@ -45,10 +45,10 @@ def parameter_bytes(stages: Mapping[int, nn.Module]) -> dict[int, int]:
 def other_model(planned: Schedule, held: Mapping[int, int]) -> str | None:
     """Returns a warning if the stages' parameters differ in size from the profile's, else None.
 
-    ``held``: the bytes of parameters of some stages, by stage. The warning is left out if the
-    profile has no ``weight_bytes`` or if the ratio of the bytes suggests that only the dtype
-    differs. It is also left out if there is only one stage, with fewer bytes than in the profile,
-    as the profile counts a parameter that is tied between layers once per layer.
+    ``held``: the bytes of parameters of some stages, by stage; their sum is compared. Returns None
+    as well if the profile has no ``weight_bytes``, if the ratio of the bytes suggests that only the
+    dtype differs, or if there is only one stage, with fewer bytes than in the profile: the profile
+    may count a parameter that is tied between layers several times.
     """
     profiled = [planned.problem.profile.stages[s].weight_bytes for s in held]
     expected, found = sum(size or 0.0 for size in profiled), sum(held.values())

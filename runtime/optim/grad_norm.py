@@ -78,10 +78,10 @@ class NormRelay:
     """Sums one value per rank by messages from rank to rank along ``order``.
 
     The last rank thus gets the total, and sends it back in reverse order. ``add`` adds this rank's
-    value and returns the sum of the ranks up to this one in ``order``; ``last``: whether that is
-    the total. ``total`` waits for the total and returns it; it is called once after each ``add``.
-    ``transport`` carries no other messages. A rank waits for each message before it sends the next
-    one to the same rank.
+    value and returns the sum of the values of all ranks in ``order`` up to this one; ``last``:
+    whether this sum is the total. ``total`` waits for the total and returns it; it is called once
+    after each ``add``. ``transport`` carries no other messages. A rank waits until a message is
+    sent before it sends the next one to the same rank.
     """
 
     def __init__(self, transport: Transport, order: Sequence[int], device: torch.device) -> None:

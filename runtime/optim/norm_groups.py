@@ -146,9 +146,9 @@ def _named(modules: Mapping[int, nn.Module]) -> dict[Named, nn.Parameter]:
 class Side:
     """The process groups to which one process belongs; each is a tuple of global ranks.
 
-    ``pipeline``: the processes of its pipeline, in which it has the rank ``rank``. ``data``: its
-    data group, empty if there is none. ``meshes``: the groups along the dimensions of its DTensors'
-    meshes. ``groups``: those of the option ``norm_groups``, None if that is not given.
+    ``pipeline``: the processes of its pipeline, in which its rank is ``rank``. ``data``: its data
+    group, empty if there is none. ``meshes``: the groups along the dimensions of its DTensors'
+    meshes. ``groups``: those of the option ``norm_groups``; None if the option is not given.
     ``needs_norm``: whether its optimizer steps depend on the norm.
     """
 

@@ -173,7 +173,9 @@ class StepEnd:
             self.averaging.finish()
 
     def over(self) -> None:
-        """Called at the end of each step, after all of the rank's instructions; here, does nothing.
+        """Called at the end of each step, after all instructions of the rank.
+
+        Here, it does nothing.
         """
 
     def validate(self) -> bool:

@@ -60,8 +60,7 @@ class Asked:
 
     @property
     def ways(self) -> dict[str, tuple[OpKind, ...]]:
-        """The ops of a microbatch, in their order, for each variant to run; by the variant's name.
-        """
+        """The variants to run: for each, by name, the ops of a microbatch in their order."""
         f, b, w = OpKind.F, OpKind.B, OpKind.W
         found: dict[str, tuple[OpKind, ...]] = {"split": (f, b, w)}
         if self.fused:

@@ -15,7 +15,7 @@ from ..transport import Routes
 
 @dataclass(frozen=True, slots=True)
 class RankRole:
-    """The stages that ``rank`` runs, owns and needs in a program.
+    """The stages of a program that ``rank`` runs, owns or needs.
 
     ``users``: for each stage, the ranks that run it. ``holders``: for each stage, the ranks that
     own it. ``needed``: the stages whose modules this rank needs, ascending, because it runs them,

@@ -48,7 +48,9 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def parameter_groups(part: FSDPModule) -> tuple[Any, ...]:
-    """Returns torch's parameter groups of ``part``; in older versions of torch, at most one exists.
+    """Returns torch's parameter groups of ``part``.
+
+    In older versions of torch, at most one exists.
     """
     state: Any = part._get_fsdp_state()
     if hasattr(state, "_fsdp_param_groups"):

@@ -84,7 +84,9 @@ def listening(callbacks: Sequence[Listener | str], *, progress: bool) -> Iterato
 
 
 def write_line(record: StepRecord) -> None:
-    """Writes a line about the step to standard error, and its note, if it has one, as another line.
+    """Writes a line about the step to standard error.
+
+    If the record contains a note, writes it as another line.
     """
     evaluated = "" if record.eval_loss is None else f", eval {record.eval_loss:.4f}"
     words = f"loss {record.loss:.4f}{evaluated}, {record.seconds * 1e3:.1f} ms"

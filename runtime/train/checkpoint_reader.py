@@ -106,8 +106,7 @@ def latest(folder: str) -> Path:
 
 
 def complete(folder: Path) -> dict[int, Path]:
-    """Returns the paths of the complete checkpoints in ``folder``, by the number N in ``step-N``.
-    """
+    """Returns the paths of the complete checkpoints in ``folder``, by the N in ``step-N``."""
     names = (path for path in folder.glob("step-*") if (path / METADATA).is_file())
     return {int(path.name[5:]): path for path in names if path.name[5:].isdecimal()}
 

@@ -211,7 +211,9 @@ def train(
 
 
 def _lines(pipeline: Pipeline) -> list[str]:
-    """Returns a line for each stage of this rank that was to run as graphs, but runs as a module.
+    """Returns a line for each stage of this rank that runs as a module instead of graphs.
+
+    The line contains the reason. Stages count only if graphs were requested for them.
     """
     return [f"stage {s} runs eager: {why}" for s, why in pipeline.eager_stages.items()]
 

@@ -82,7 +82,7 @@ class Faults:
         self.process, self.members = process, list(members)
 
     def own(self, error: Exception) -> RankFault:
-        """Returns ``error`` as a fault of this process."""
+        """Returns ``error``, which this process has raised, as a fault."""
         return replace(RankFault.of(self.members.index(self.process), error), process=self.process)
 
     def there(self) -> bool:

@@ -43,7 +43,11 @@ If there are more streams, they share queues, each of which runs in FIFO order.
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Messages from one rank to another; ``peer`` is the other process's rank within ``group``."""
+    """A connection for messages from one rank to another.
+
+    ``group``: its communicator, with these two ranks. ``peer``: the other rank's index in it.
+    ``stream``: the stream on which its messages are sent or received.
+    """
 
     group: dist.ProcessGroup
     stream: torch.Stream

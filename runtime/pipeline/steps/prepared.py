@@ -187,7 +187,9 @@ class Prepared:
 
 
 def hand_on(cells: Cells, interfaces: Interfaces) -> None:
-    """Sets the ``interface`` of each cell to that of its stage's output; to None on the last stage.
+    """Sets the ``interface`` of each cell to that of its stage's output.
+
+    On the last stage, sets it to None.
     """
     for (s, j), cell in cells.items():
         cell.interface = interfaces[s][j] if s < len(interfaces) else None
