@@ -34,7 +34,10 @@ class Device:
         return stream
 
     def event(self, *, timed: bool = False) -> torch.Event:
-        """Returns a new event; if ``timed``, it records the time at which a stream reaches it."""
+        """Returns a new event.
+
+        If ``timed``, it records the time at which a stream reaches it; otherwise, it has no time.
+        """
         event: torch.Event = self._torch.Event(*((True,) if timed else ()))
         return event
 

@@ -107,7 +107,10 @@ class Convolution(Rule):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingLookup(Rule):
-    """Selects the rows of ``weight`` whose indices are in x; row ``padding`` gets no gradient."""
+    """Selects the rows of ``weight`` whose indices are in x.
+
+    Row ``padding`` gets no gradient; None: all rows get one.
+    """
 
     padding: int | None = None
     autocast = False

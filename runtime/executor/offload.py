@@ -146,12 +146,18 @@ class OffloadedActivations:
         self._wait = self._host.channels.back(copies)
 
     def back(self) -> None:
-        """Waits until the tensors are on the device again, and frees the host memory, before B."""
+        """Waits until the tensors are on the device again, and frees the host memory.
+
+        Called before B.
+        """
         self._wait()
         self.clear()
 
     def clear(self) -> None:
-        """Drops the host memory and the references to the tensors, which autograd still holds."""
+        """Drops the host memory and this object's references to the tensors.
+
+        Autograd keeps its own references.
+        """
         self._wait = _nothing
         self._places.clear()
         self._saved.clear()

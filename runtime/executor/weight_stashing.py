@@ -86,7 +86,7 @@ class Stash(nn.Module):
 
 
 class StashingRunner(StageRunner):
-    """Runs a stage whose optimizer steps after each microbatch, with stashed weights."""
+    """Runs, with stashed weights, a stage whose optimizer steps after each microbatch."""
 
     def __init__(self, stage: int, stash: Stash, **given: Any) -> None:
         super().__init__(stage, stash.module, **given)

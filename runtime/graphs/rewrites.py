@@ -43,7 +43,10 @@ def _same(node: fx.Node) -> fx.Node | None:
 
 
 def split_convolutions(joint: Joint) -> None:
-    """Splits each convolution's backward into one for the input and one for weight and bias."""
+    """Splits the backward call of each convolution into two calls.
+
+    One computes the gradient of the input, the other one the gradients of weight and bias.
+    """
     for node in list(joint.graph.nodes):
         if node.target is not _aten.convolution_backward.default:
             continue

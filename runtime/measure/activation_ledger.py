@@ -167,7 +167,10 @@ def _unpack(saved: Versioned | CountedTensor) -> Tensor:
 
 
 def unchanged(tensor: Tensor, version: int) -> Tensor:
-    """Returns ``tensor``. Raises ChangedInPlaceError if its version is not ``version``."""
+    """Returns ``tensor``.
+
+    Raises ChangedInPlaceError if its version counter is not ``version``.
+    """
     if tensor._version != version:
         raise ChangedInPlaceError(tensor)
     return tensor

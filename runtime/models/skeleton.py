@@ -207,7 +207,7 @@ class _StandIn(nn.Module):
         self.__dict__["_of"] = layer, stand_ins  # not as a submodule
 
     def __getattr__(self, name: str) -> Any:
-        """Returns the attribute ``name`` of the layer itself: the model may read some of them."""
+        """Returns the attribute ``name`` of the layer itself, as the model may read it."""
         return getattr(self.__dict__["_of"][0], name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -161,7 +161,7 @@ class StepEnd:
             self._optimize(stage)
 
     def _optimize(self, stage: int) -> None:
-        """Steps the optimizer of ``stage``; in a subclass, only under conditions."""
+        """Steps the optimizer of ``stage``; subclasses may skip or postpone the step."""
         self.optimizers[stage].step()
 
     def check_norm(self) -> None:
@@ -186,7 +186,10 @@ class StepEnd:
         return False
 
     def restore(self) -> None:
-        """Restores the state at the beginning of the step, if its first ops must be repeated."""
+        """Restores the state at the beginning of the step.
+
+        Called if the step's first ops must be repeated.
+        """
 
     def close(self) -> None:
         """Closes the connections that only this step end uses."""

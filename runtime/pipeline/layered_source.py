@@ -107,7 +107,7 @@ class LayeredSource:
     parts: tuple[tuple[str, ...], ...]
 
     def stages(self, count: int) -> Sequence[Stage]:
-        """Returns one function per stage that creates its module; ``count`` is ignored."""
+        """Returns a function for each stage that creates its module; ``count`` is ignored."""
         return [partial(self._stage, part) for part in self.parts]
 
     def _stage(self, part: Sequence[str]) -> nn.Module:
@@ -183,7 +183,7 @@ class LayeredSource:
 
 
 class LayerSequence(nn.Sequential):
-    """Layers in sequence, each called with the output of the previous one: one or more tensors."""
+    """Modules that run in sequence, each with the tensors that the previous one has returned."""
 
     def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
         for layer in self:

@@ -148,7 +148,7 @@ class RankPipeline:
 
     @staticmethod
     def _refill(ran: Prepared, data: StepData) -> None:
-        """Prepares the ops of the current step to run again from its beginning: fills the cells."""
+        """Fills the cells with the current step's data again, so that its ops can be repeated."""
         store = ran.context.store
         ran.clear()
         ran.inputs.put(data)

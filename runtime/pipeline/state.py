@@ -159,7 +159,10 @@ class PipelineState:
                 )
 
     def _check(self, state: Any, own: Mapping[str, Any]) -> None:
-        """Raises InputError for the first difference between ``state`` and ``own``."""
+        """Raises InputError for the first difference between ``state`` and ``own``.
+
+        ``own``: this rank's state.
+        """
         for line in self._faults(state, own):
             raise InputError(f"state_dict: {line}")
 

@@ -234,7 +234,7 @@ class _Inputs:
             give_input(cell, self._x)
 
     def gradients(self, cell: Cell) -> None:
-        """Sets the gradients of the stage's outputs in ``cell``; none on the last stage."""
+        """Sets the gradients of the stage's outputs in ``cell``; does nothing on the last stage."""
         if self._dy:
             self._held += self._memory.hold(*self._dy)
             cell.dy = self._dy

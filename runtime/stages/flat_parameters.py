@@ -42,7 +42,10 @@ class FlatWeights:
 
     @torch.no_grad()
     def copy(self, values: Sequence[Tensor]) -> None:
-        """Copies ``values`` (of any dtype) into the message, and binds the parameters to it."""
+        """Copies ``values`` into ``flat``, and makes the parameters views of it.
+
+        There is one value per parameter, of any dtype.
+        """
         for view, value in zip(self._views, values, strict=True):
             view.copy_(value)
         bind(self._parameters, self._views)

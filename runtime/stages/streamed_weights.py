@@ -134,7 +134,11 @@ class StreamedStage:
             self.weights.copy(self._masters)
 
     def settle(self) -> None:
-        """Makes the masters the parameters' data again, after the stage's last op in a step."""
+        """Ends the stage's part of a step, after its last op.
+
+        Removes the gradients of unused parameters and, in mixed precision, makes the masters the
+        parameters' data again.
+        """
         self._here = None
         self.gradients.settle()
         if self._masters is not None:

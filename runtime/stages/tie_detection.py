@@ -41,7 +41,10 @@ def ranks_of(stages: Sequence[int], holders: Sequence[Sequence[int]]) -> tuple[i
 
 
 def tied_stages(tied: Iterable[Group]) -> list[tuple[int, ...]]:
-    """Returns, for each group whose parameter is in several stages, these stages, ascending."""
+    """Returns the tuples of several stages that share a parameter, each tuple once, sorted.
+
+    ``tied``: groups of tied parameters. The stages in a tuple are ascending.
+    """
     return sorted({stages for stages in map(stages_of, tied) if len(stages) > 1})
 
 

@@ -112,7 +112,10 @@ class TrainingLoop:
         return record.step, marks
 
     def _next(self, pipeline: Pipeline) -> StepRecord:
-        """Runs the next step, started by all ranks together, and an evaluation if it is due."""
+        """Runs the next step, which all ranks start together, and returns its record.
+
+        If an evaluation is due, runs it after the step.
+        """
         inputs, targets = self._batch(pipeline, self.step, BATCH)
         losses: list[Tensor] = []
         self._replicas.barrier(pipeline)

@@ -86,7 +86,7 @@ class Faults:
         return replace(RankFault.of(self.members.index(self.process), error), process=self.process)
 
     def there(self) -> bool:
-        """Whether a fault was published."""
+        """Whether any process has published a fault."""
         return self._store.has(self.key)
 
     def first(self, fault: RankFault | None = None, *, seconds: float | None = None) -> RankFault:

@@ -67,7 +67,10 @@ class PostedLater:
 
 
 class GlooTransport(GroupTransport):
-    """Messages over one process group; a message's tag is its number in its channel."""
+    """Sends messages by Gloo over one process group.
+
+    A message's tag is its number in its channel.
+    """
 
     backend = "gloo"
 

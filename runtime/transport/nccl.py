@@ -67,7 +67,10 @@ class NcclHandle:
 
 
 class NcclTransport(GroupTransport):
-    """One communicator and stream for each ordered pair of ranks that the program uses."""
+    """Sends messages by NCCL, with a communicator and stream for each ordered pair of ranks.
+
+    Only pairs that exchange messages in the program have them.
+    """
 
     backend = "nccl"
 
