@@ -34,7 +34,10 @@ class Device:
         return stream
 
     def event(self, *, timed: bool = False) -> torch.Event:
-        """Returns a new event; if ``timed``, it records the time at which a stream reaches it."""
+        """Returns a new event.
+
+        If ``timed``, it records the time at which a stream reaches it; otherwise, it has no time.
+        """
         event: torch.Event = self._torch.Event(*((True,) if timed else ()))
         return event
 
@@ -94,9 +97,9 @@ def check_devices() -> None:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """Returns ``device`` with an index: its own, or else that of the current device of its type.
+    """Returns ``device`` with an index, by default that of the current device of its type.
 
-    A CPU is returned unchanged.
+    An index that ``device`` already has is kept. A CPU is returned unchanged.
     """
     if device.type == "cpu" or device.index is not None:
         return device

@@ -24,7 +24,11 @@ def is_dtensor(tensor: object) -> TypeGuard[DTensor]:
 
 
 def parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Returns the plain tensors that hold a tensor's memory: those inside a subclass, or itself."""
+    """Returns the plain tensors whose memory contains the values of ``tensor``.
+
+    If ``tensor`` is of a subclass such as DTensor, these are the tensors inside it; otherwise, it
+    is only ``tensor`` itself.
+    """
     if type(tensor) in PLAIN or not is_traceable_wrapper_subclass(tensor):
         return (tensor,)
     names, _ = tensor.__tensor_flatten__()
@@ -65,8 +69,8 @@ def local(tensor: Tensor) -> Tensor:
 def whole(parameter: Tensor, part: Tensor) -> Tensor:
     """Returns a DTensor with the layout of ``parameter`` whose local part is ``part``.
 
-    If ``parameter`` is no DTensor, returns ``part``. Differentiable: a gradient in another layout
-    is converted to this one, by collectives if necessary.
+    If ``parameter`` is no DTensor, returns ``part``. Differentiable: a gradient in a layout other
+    than that of ``parameter`` is converted to it, by collectives if necessary.
     """
     if not is_dtensor(parameter):
         return part

@@ -66,7 +66,7 @@ Reading = tuple[Rule, Tensor] | None  # a product and its x; None: the product i
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Reading:  # noqa: A002
-    """Returns the rule and the x of a call of ``functional.linear``, from its arguments.
+    """Returns the rule for a call of ``functional.linear`` with these arguments, and the call's x.
 
     Returns None if the weight is not a matrix or the bias has another shape than (out,).
     """
@@ -85,7 +85,10 @@ def add_product(parameter: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def add(parameter: Tensor, gradient: Tensor) -> None:
-    """Adds ``gradient`` to ``parameter.grad``, in the parameter's ``grad_dtype``."""
+    """Adds ``gradient`` to ``parameter.grad``.
+
+    If the parameter has no gradient yet, the new one is in the parameter's ``grad_dtype``.
+    """
     grad = parameter.grad
     if grad is None:
         parameter.grad = gradient.to(parameter.grad_dtype)
@@ -98,8 +101,8 @@ def add(parameter: Tensor, gradient: Tensor) -> None:
 def takes(grad: Tensor | None, a: Tensor, b: Tensor) -> TypeGuard[Tensor]:
     """Whether a fused operation (``addmm_``) can add the product of ``a`` and ``b`` to ``grad``.
 
-    All three must have one dtype. ``grad`` must not be a DTensor, as the product may have another
-    layout.
+    True if all three have the same dtype and ``grad`` is not a DTensor, whose layout may differ
+    from that of the product. False if ``grad`` is None.
     """
     if grad is None or not grad.dtype == a.dtype == b.dtype:
         return False

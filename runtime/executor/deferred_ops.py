@@ -22,7 +22,7 @@ from .deferred_linear import Reading, Rule, add, add_product, linear, rows, take
 class MatMul(Rule):
     """``x @ weight + bias``: x (..., in), weight (in, out).
 
-    Batched without a bias: x (experts, rows, in), weight (experts, in, out).
+    Without a bias, the product may be batched: x (experts, rows, in), weight (experts, in, out).
     """
 
     __slots__ = ()
@@ -107,7 +107,10 @@ class Convolution(Rule):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingLookup(Rule):
-    """Selects the rows of ``weight`` whose indices are in x; row ``padding`` gets no gradient."""
+    """Selects the rows of ``weight`` whose indices are in x.
+
+    Row ``padding`` gets no gradient; None: all rows get one.
+    """
 
     padding: int | None = None
     autocast = False

@@ -41,7 +41,7 @@ class Executor:
 
     ``runners`` are indexed by stage and ``cells`` by (stage, microbatch), both only for the stages
     of this rank. ``interfaces[stage][microbatch]`` describes the stage's outputs. ``step_end``
-    provides the calls of the instructions reduce, average, step and relay. ``label`` is a prefix of
+    creates the calls for the instructions reduce, average, step and relay. ``label``: the prefix of
     each instruction's text in the profiler's trace.
     """
 

@@ -12,9 +12,10 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 
 def hooked(parameter: nn.Parameter) -> bool:
-    """Whether the parameter has a hook that autograd calls for its gradient.
+    """Whether the parameter has a hook that autograd calls when it computes its gradient.
 
-    It may be called with the gradient, or when ``.grad`` is accumulated.
+    Hooks that are called with the gradient count, and those that are called before or after the
+    gradient is accumulated into ``.grad``.
     """
     return bool(
         parameter._backward_hooks

@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 
 
 class InstructionCalls:
-    """Creates the calls of the instructions of ``executor``'s rank, in the instructions' order.
+    """Creates the calls that run the instructions of one rank, in the order of its program.
 
-    The attributes describe the state after the instructions prepared so far. ``under_way``: posted
-    messages that are not yet waited for, by the type and tensor of their wait. ``received``: the
-    memory of each tensor in a buffer that is not yet freed. ``receives``: the message of each
-    receive so far.
+    The attributes describe the state after the instructions for which calls were created so far.
+    ``under_way``: messages that are posted but not yet waited for, by the type (``WaitSend`` or
+    ``WaitReceive``) and tensor of the wait. ``received``: for each received tensor that is not yet
+    freed, the part of the receive buffer that contains it. ``receives``: the message of each
+    received tensor, freed or not.
     """
 
     def __init__(
@@ -71,7 +72,10 @@ class InstructionCalls:
         self.receives: dict[ir.Tensor, RepeatedMessage] = {}
 
     def of(self, instruction: ir.Instruction) -> Sequence[Call]:
-        """Returns the calls of ``instruction``, which must be the next one of the rank."""
+        """Returns the calls that run ``instruction``.
+
+        Must be called for each instruction of the rank once, in program order.
+        """
         return _MAKERS[type(instruction)](self, instruction)
 
     def _receive(self, receive: ir.Receive) -> Sequence[Call]:

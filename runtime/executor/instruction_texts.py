@@ -28,7 +28,7 @@ SENDS, RECEIVES = (ir.Send, ir.WaitSend), (ir.Receive, ir.WaitReceive)
 def under_texts(
     row: Sequence[ir.Instruction], prepared: Sequence[Sequence[Call]], label: str
 ) -> tuple[list[Call], list[int]]:
-    """Returns one call per instruction of ``row``, and the list of their positions, 0, 1, ...
+    """Returns one call per instruction of a rank's ``row``, and the positions of these, 0, 1, ...
 
     Each call runs the ``prepared`` calls of its instruction, and torch's profiler records it under
     the instruction's text, prefixed by ``label``.
@@ -78,9 +78,10 @@ def _place(executor: Executor, position: int) -> str:
 
 
 def _peer(row: Sequence[ir.Instruction], instruction: ir.Instruction) -> int | None:
-    """Returns the rank with which an instruction exchanges a message; None without a message.
+    """Returns the rank with which ``instruction`` exchanges a message; None if there is none.
 
-    For a wait, that is the peer of its send or receive in ``row``; for a relay, its source.
+    For a wait, this is the other rank of the send or receive in ``row`` that it waits for; for a
+    relay, the rank from which the relayed value comes.
     """
     if isinstance(instruction, ir.Relay):
         return instruction.source
@@ -94,7 +95,7 @@ def _peer(row: Sequence[ir.Instruction], instruction: ir.Instruction) -> int | N
 
 
 def _changed(runner: StageRunner, kind: OpKind, error: ChangedInPlaceError) -> str:
-    """Returns the text of the error, with the stage, the kind of op and the tensor's name.
+    """Returns the text of ``error``, extended by the stage, the kind of op and the tensor's name.
 
     The name is left out if the tensor is neither a parameter nor a buffer of the stage.
     """

@@ -24,7 +24,10 @@ def take_gradient(cell: Cell, message: PackedMessage, device: torch.device) -> T
 
 
 def give_input(cell: Cell, parts: Sequence[tuple[Tensor, bool]]) -> None:
-    """Sets the cell's inputs from ``parts``: pairs of a tensor and whether it needs a gradient."""
+    """Sets the cell's inputs to the tensors in ``parts``.
+
+    ``parts``: pairs of a tensor and whether it needs a gradient.
+    """
     # new leaf tensors for each message, since the receive buffer is reused
     cell.inputs = tuple([_leaf(x, needs_grad) for x, needs_grad in parts])
 

@@ -36,7 +36,7 @@ def _nothing() -> None:
 class CopyChannels:
     """One copy stream per direction, synchronized with the compute stream by events.
 
-    ``out`` (to the host) and ``back`` (to the device) start copies. Each returns a function that
+    ``out`` starts copies to the host, ``back`` those to the device. Each returns a function that
     makes the current stream wait for the copies; the host does not wait.
     """
 
@@ -53,7 +53,7 @@ class CopyChannels:
         return self._beside(self._back, copies)
 
     def _beside(self, channel: torch.Stream, copies: Copies) -> Wait:
-        """Queues the copies on ``channel`` and returns the function that waits for them.
+        """Queues the copies on the stream ``channel`` and returns the function that waits for them.
 
         The copies start after all work that is already queued on the current stream, as that work
         may use their memory.
@@ -146,12 +146,18 @@ class OffloadedActivations:
         self._wait = self._host.channels.back(copies)
 
     def back(self) -> None:
-        """Waits until the tensors are on the device again, and frees the host memory, before B."""
+        """Waits until the tensors are on the device again, and frees the host memory.
+
+        Called before B.
+        """
         self._wait()
         self.clear()
 
     def clear(self) -> None:
-        """Drops the host memory and the references to the tensors, which autograd still holds."""
+        """Drops the host memory and this object's references to the tensors.
+
+        Autograd keeps its own references.
+        """
         self._wait = _nothing
         self._places.clear()
         self._saved.clear()
@@ -200,7 +206,7 @@ class _SavedActivation(CountedTensor):
 class _Wrapped:
     """A saved tensor of a subclass, such as a DTensor, whose inner tensors ``pack`` has replaced.
 
-    ``unpack`` creates the tensor of the subclass again.
+    ``unpack`` recreates the tensor of the subclass.
     """
 
     __slots__ = ("context", "kind", "parts", "shape")

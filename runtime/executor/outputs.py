@@ -14,9 +14,9 @@ from ..tensors.trees import mapped, shown
 
 
 def judge_of(loss: Loss | None, master: torch.dtype | None) -> Loss | None:
-    """Returns ``loss`` as a function that first casts floating-point outputs to ``master``.
+    """Returns a function like ``loss`` that first casts floating-point outputs to dtype ``master``.
 
-    Without ``master``, returns ``loss`` unchanged; without ``loss``, None.
+    If ``master`` is None, returns ``loss`` unchanged; if ``loss`` is None, returns None.
     """
     if loss is None or master is None:
         return loss
@@ -24,7 +24,10 @@ def judge_of(loss: Loss | None, master: torch.dtype | None) -> Loss | None:
 
 
 def checked_loss(found: Any) -> Tensor:
-    """Returns a loss function's result. Raises ShapeError unless it is a scalar tensor."""
+    """Returns ``found``, the result of a loss function.
+
+    Raises ShapeError unless it is a scalar tensor.
+    """
     if isinstance(found, Tensor) and found.dim() == 0:
         return found
     raise ShapeError(f"loss: expected a scalar tensor, got {shown(found)}")

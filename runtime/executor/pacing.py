@@ -14,10 +14,11 @@ from ..rank.context import RankContext
 
 
 def paced(context: RankContext) -> Callable[[Call, Op], Call]:
-    """Returns a function of an op's call and the op; its result is a call that lasts as planned.
+    """Returns a function that stretches the call of an op to the op's time in the profile.
 
-    The resulting call runs the op, then sleeps until the op's time in the profile has passed. Calls
-    of O and L, and all calls without the option ``pace``, are returned unchanged.
+    It takes the call and the op, and returns a call that runs the op and then sleeps until that
+    time has passed. Calls of O and L, and all calls without the option ``pace``, are returned
+    unchanged.
     """
     if not context.options.pace:
         return lambda run, op: run

@@ -14,10 +14,11 @@ from .deferred_linear import Rule
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OfView:
-    """A rule whose weight is a view of the parameter ``base``.
+    """A rule like ``rule`` whose weight is a view of the parameter ``base``.
 
-    ``offset``: the number of elements in the storage of ``base`` before the view's first one. Only
-    ``accumulate`` differs from ``rule``: it adds to the gradient of ``base``.
+    Only ``accumulate`` differs from that of ``rule``: it adds to the gradient of ``base``.
+    ``offset``: the number of elements between the first element of ``base`` and that of the view in
+    their storage.
     """
 
     rule: Rule
@@ -53,8 +54,8 @@ AnyRule: TypeAlias = Rule | OfView
 def of_view(rule: Rule) -> OfView | None:
     """Returns ``rule`` as an :class:`OfView`, if its weight is a view of another tensor.
 
-    Returns None if the weight is not a view that requires a gradient, if it views a DTensor or
-    another dtype, or if it contains an element twice.
+    Returns None if the weight is not a view that requires a gradient, if the viewed tensor is a
+    DTensor or has another dtype, or if the view contains an element twice.
     """
     view = rule.weight
     base = view._base if view.requires_grad else None

@@ -17,7 +17,11 @@ from .stage_runner import Cell, Run, StageRunner
 
 
 def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
-    """Returns the function that runs an op of this kind; it must be called with ``cell``."""
+    """Returns the function that runs an op of this ``kind`` on ``cell``, its only argument.
+
+    Which function this is depends on ``cell``: on whether its microbatch is recomputed or
+    offloaded.
+    """
     if kind is OpKind.R or (kind is OpKind.F and cell.recomputed):
         return partial(_forward_again if kind is OpKind.R else _forward_alone, runner)
     offloaded = cell.offloaded
@@ -31,10 +35,10 @@ def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
 
 
 def _forward_alone(runner: StageRunner, cell: Cell) -> None:
-    """Runs F without autograd, for a microbatch that R will compute again.
+    """Runs F without autograd, for a microbatch whose forward R will repeat.
 
-    Keeps what R needs: the random state and modified buffers from before F, and the inputs. Raises
-    InputError if F modifies its arguments in place.
+    Keeps what R needs: the inputs, the random state from before F, and the previous values of
+    buffers that F modifies. Raises InputError if F modifies its arguments in place.
     """
     cell.state = RandomState(devices_of(cell.inputs), runner.generators)
     if runner.stage > 0:
@@ -54,9 +58,10 @@ def _forward_alone(runner: StageRunner, cell: Cell) -> None:
 
 
 def _forward_again(runner: StageRunner, cell: Cell) -> None:
-    """Runs R: F with autograd, from the random state and the buffers of the first F.
+    """Runs R: F with autograd, from the random state and the buffers with which the first F began.
 
-    Keeps the output, result and loss of the first F, and releases the inputs that it held.
+    Output, result and loss remain those of the first F. The ledger stops counting the inputs that
+    were kept for R.
     """
     assert cell.state is not None
     sent, result, loss = cell.output, cell.result, cell.loss
@@ -69,12 +74,12 @@ def _forward_again(runner: StageRunner, cell: Cell) -> None:
 
 
 def _versions(given: list[Tensor]) -> list[int]:
-    """Returns the tensors' version counters; 0 for inference tensors, which have none."""
+    """Returns the version counter of each tensor; 0 for inference tensors, which have none."""
     return [0 if x.is_inference() else x._version for x in given]
 
 
 def _forward_out(runner: StageRunner, cell: Cell) -> None:
-    """Runs F, and then starts copies to the host of the tensors that autograd has saved."""
+    """Runs F, then starts to copy the tensors that autograd has saved in it to the host."""
     assert cell.offloaded is not None
     module, inputs = runner.module, tensors(cell.inputs)
     with cell.offloaded.packing((*module.parameters(), *module.buffers(), *inputs)):

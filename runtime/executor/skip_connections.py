@@ -39,10 +39,11 @@ class Skips:
     def around(self, stage: int, module: nn.Module) -> Callable[..., Any]:
         """Returns the function that maps all tensors that the stage receives to all that it sends.
 
-        It calls ``module`` with the module's own inputs and the skip connections that end at the
-        stage, and passes the others on. It raises ShapeError if the module returns fewer tensors
-        than skip connections start at the stage. Without skip connections before and after the
-        stage, returns ``module`` itself.
+        It calls ``module`` with the module's own inputs and the tensors of the skip connections
+        that end at the stage, and passes on the tensors of those that end later. It raises
+        ShapeError if the module returns fewer tensors than skip connections start at the stage. If
+        the stage neither receives nor sends a tensor of a skip connection, returns ``module``
+        itself.
         """
         received, sent = self._over(stage - 1), self._over(stage)
         starting = [k for k in sent if k not in received]
@@ -64,5 +65,8 @@ class Skips:
         return called if received or sent else module
 
     def _over(self, stage: int) -> list[int]:
-        """Returns the indices of the pairs that are sent from the stage to the next one."""
+        """Returns the indices of the skip connections whose tensor ``stage`` sends to the next one.
+
+        They start at this stage or an earlier one, and end at a later one.
+        """
         return [k for k, (source, target) in enumerate(self._pairs) if source <= stage < target]

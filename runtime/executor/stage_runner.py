@@ -198,7 +198,11 @@ class StageRunner:
         cell.output = tuple([apart_from(x, received) for x in outputs])
 
     def _given_back(self, cell: Cell) -> Sequence[Tensor]:
-        """Returns the tensors whose memory may be reused or freed before F's outputs are sent."""
+        """Returns the tensors whose memory may be reused or freed before F's outputs are sent.
+
+        These are the inputs that were received or came from another stage, and those in
+        ``leaving``.
+        """
         return (*(cell.inputs if self.stage > 0 else ()), *self._leaving)
 
     def _finish(self, cell: Cell, output: Any) -> None:
@@ -220,7 +224,10 @@ class StageRunner:
         return found if type(found) is Tensor and found.dim() == 0 else checked_loss(found)
 
     def _keep(self, cell: Cell, output: Any) -> None:
-        """Stores the detached output in ``cell.result``; copies tensors in receive buffers."""
+        """Stores the detached output in ``cell.result``.
+
+        Tensors whose memory is in a receive buffer are copied, as it is reused.
+        """
         if self.keep_outputs:
             received = self._given_back(cell)
             if type(output) is Tensor:
@@ -232,15 +239,16 @@ class StageRunner:
 def apart_from(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
     """Returns ``tensor``, or a copy if it shares memory with a tensor in ``received``.
 
-    Such memory is reused or freed while ``tensor`` is still needed.
+    The memory of ``received`` is reused or freed while ``tensor`` is still needed.
     """
     return tensor.clone() if lies_in(tensor, received) else tensor
 
 
 def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:
-    """Returns the gradient of the input ``x`` and clears ``x.grad``; zeros if ``x`` is unused.
+    """Returns the gradient of the stage's input ``x``, and sets ``x.grad`` to None.
 
-    A gradient that shares memory with ``dy``, the gradients of the outputs, is copied.
+    Returns zeros if no output depends on ``x``. A gradient that shares memory with ``dy``, the
+    gradients of the outputs, is copied.
     """
     dx, x.grad = x.grad, None
     if dx is None:

@@ -92,8 +92,9 @@ class ActivationRouting:
 class WeightRouting:
     """Finds the memory of streamed weights and of D, the accumulators of their gradients.
 
-    A tensor's index is that of its transfer. Weights or a D that a rank passes on are sent from the
-    buffer into which they were received.
+    In the name of such a tensor, as in ``w2.5``, the number after the stage is that of the weight
+    transfer in the schedule. If a rank passes on weights or a D, it sends them from the buffer into
+    which they were received.
     """
 
     def __init__(self, store: StreamedStages, schedule: Schedule) -> None:

@@ -38,7 +38,7 @@ from .parameter_views import AnyRule, of_view
 class WeightQueue:
     """The deferred weight gradients of one stage and microbatch.
 
-    ``again``: whether a part of the forward may run again in B, for activation checkpointing.
+    ``again``: whether activation checkpointing may run a part of the forward again in B.
     """
 
     __slots__ = ("_memory", "_waiting", "again")
@@ -177,12 +177,13 @@ def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tens
 
 
 def gradient_edge(output: Tensor) -> GradientEdge:
-    """Returns the autograd node at which ``output``'s backward starts.
+    """Returns the autograd node at which the backward from ``output`` starts.
 
-    The result keeps the output's graph alive, but not its memory. Equivalent to
-    ``torch.autograd.graph.get_gradient_edge``, but faster for a node written in Python, which does
-    not keep its C++ object alive: torch creates a view of the output to keep it, this function the
-    cheapest operation on the output.
+    The result keeps the output's graph alive, but not its memory. It is equivalent to that of
+    torch's function ``get_gradient_edge`` (``torch.autograd.graph``), but created faster for a node
+    written in Python. Such a node does not keep its C++ object alive, so a tensor with this graph
+    must: torch's function creates a view of the output for that, this one runs the cheapest
+    operation on the output.
     """
     node = output.grad_fn
     if not isinstance(node, torch._C._FunctionBase):

@@ -54,7 +54,10 @@ class Stash(nn.Module):
 
     @torch.no_grad()
     def give_back(self, cell: Cell) -> None:
-        """Adds the gradients of the microbatch's version to the parameters' ``.grad``, after B."""
+        """Adds the gradients of the version that a microbatch used to the parameters' ``.grad``.
+
+        Called after the microbatch's B.
+        """
         version = self._under_way.pop(cell)
         for name, parameter in self.module.named_parameters():
             gradient, version[name].grad = version[name].grad, None
@@ -83,7 +86,7 @@ class Stash(nn.Module):
 
 
 class StashingRunner(StageRunner):
-    """Runs a stage whose optimizer steps after each microbatch, with stashed weights."""
+    """Runs, with stashed weights, a stage whose optimizer steps after each microbatch."""
 
     def __init__(self, stage: int, stash: Stash, **given: Any) -> None:
         super().__init__(stage, stash.module, **given)

@@ -66,9 +66,9 @@ class Cut:
 
     - ``forward`` (F): the tensors in the stage's arguments -> outputs, new values of buffers, and
       ``saved``. ``alone`` is F without ``saved``; ``again`` (R) returns only ``saved``.
-    - ``backward`` (B): the first ``to_b`` of ``saved``, ``tangents`` (the gradients of outputs) ->
-      gradients of inputs, and the values that wait for W.
-    - ``weight`` (W): ``saved`` from position ``from_w`` on, the values that waited -> nothing.
+    - ``backward`` (B): ``saved[:to_b]``, ``tangents`` (the gradients of outputs) -> gradients of
+      inputs, and the values that wait for W.
+    - ``weight`` (W): ``saved[from_w:]``, the values that waited -> nothing.
     - ``fused`` (BW): all of ``saved``, ``tangents`` -> gradients of inputs.
 
     In addition, B, W and BW add the gradients of parameters to their ``.grad``.
@@ -85,7 +85,8 @@ class Cut:
 def cut(joint: Joint) -> Cut:
     """Returns the pieces of a joint graph, which is modified in place (:mod:`.rewrites`).
 
-    Raises TraceError if its backward draws random numbers: they would differ from the forward's.
+    Raises TraceError if its backward draws random numbers, as they would differ from those that the
+    forward has drawn.
     """
     split_convolutions(joint)
     copy_updated(joint)
@@ -94,7 +95,7 @@ def cut(joint: Joint) -> Cut:
 
 
 class _Cutting:
-    """The sets of nodes of a joint graph from which :meth:`result` creates the cut."""
+    """Collects the sets of nodes of a joint graph from which :meth:`result` creates the cut."""
 
     def __init__(self, joint: Joint) -> None:
         self._joint = joint
@@ -161,9 +162,10 @@ class _Cutting:
         return [node for node, count in counts.items() if count > 1 and node.op != "placeholder"]
 
     def _crossing(self, calls: Collection[fx.Node], ends: Iterable[fx.Node]) -> set[fx.Node]:
-        """Returns the nodes outside of ``calls`` whose values ``calls`` and ``ends`` need.
+        """Returns the nodes outside of ``calls`` whose values ``calls`` and ``ends`` depend on.
 
-        Parameters, buffers, views and casts of these, and constants are left out.
+        Only direct dependencies count. Parameters, buffers, views and casts of these, and constants
+        are left out.
         """
         calls = {node for node in calls if node.op != "placeholder"}
         found: set[fx.Node] = set()
@@ -183,7 +185,7 @@ class _Cutting:
     ) -> Piece:
         """Returns the piece that computes ``returned``, and adds the gradients ``by`` to ``.grad``.
 
-        Its inputs are the parameters and buffers that it uses, and ``given``.
+        Its inputs are the parameters and buffers that it uses, and then ``given``.
         """
         inputs, ends = [*self._held, *given], [*returned, *by]
         calls = self._sorted(needed(ends, set(inputs)))

@@ -72,7 +72,8 @@ def graph_of(
 ) -> fx.GraphModule:
     """Returns a piece as a module of its own, with the constants of ``module`` that it uses.
 
-    After each node in ``adds``, it calls :func:`add_gradient` for each parameter of the node.
+    After each node in ``adds``, the new module calls :func:`add_gradient` for each parameter to
+    which ``adds`` maps the node.
     """
     graph, held = fx.Graph(), dict[str, Any]()
     copies: dict[fx.Node, fx.Node] = {}
@@ -94,8 +95,8 @@ def graph_of(
 def compiled_function(piece: Piece, module: fx.GraphModule, adds: Adds) -> Function:
     """Same as :func:`python_function`, but compiled; results may differ by rounding.
 
-    If a gradient is a product of inputs of the piece, it is not compiled: its factors are
-    multiplied and added to the gradient in one operation.
+    Matrix products of inputs that are gradients (see :func:`_products`) are not compiled: one
+    operation multiplies the factors and adds the product to ``.grad``.
     """
     if not piece.calls:
         return python_function(piece, module, adds)
@@ -122,9 +123,10 @@ def compiled_function(piece: Piece, module: fx.GraphModule, adds: Adds) -> Funct
 
 
 def _products(piece: Piece, adds: Adds) -> list[fx.Node]:
-    """Returns the gradients in ``adds`` that are matrix products of the piece's inputs.
+    """Returns those gradients in ``adds`` that are matrix products of inputs of the piece.
 
-    The factors may be views of inputs. Each gradient is used for one parameter and nothing else.
+    The factors may also be views of inputs. Gradients that are used for several parameters, in
+    further calls or as results are left out, as are those of DTensor parameters.
     """
     return [
         node
@@ -139,7 +141,10 @@ def _products(piece: Piece, adds: Adds) -> list[fx.Node]:
 
 
 def laid_out(tensors: Iterable[Tensor], strides: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Returns the tensors with the given ``strides``; those that have other strides are copied."""
+    """Returns the tensors with the given strides; those that have other strides are copied.
+
+    ``strides``: for each tensor, the strides of the result.
+    """
     return [
         x if x.stride() == stride else x.new_empty_strided(x.shape, stride).copy_(x)
         for x, stride in zip(tensors, strides)  # noqa: B905

@@ -20,7 +20,7 @@ from torch import fx
 
 
 class Role(Enum):
-    """The meaning of an input or output of a joint graph."""
+    """The kind of an input or output of a joint graph."""
 
     PARAMETER = auto()
     BUFFER = auto()
@@ -36,8 +36,8 @@ class Role(Enum):
 class Value:
     """The meaning of one input or output of a joint graph.
 
-    ``key``: the name of the parameter or buffer in the module that it belongs to; otherwise, the
-    position of the stage's input or output.
+    ``key``: for a parameter, a buffer or the gradient or new value of one, its name in the module;
+    otherwise, the position of the stage's input or output.
     """
 
     role: Role
@@ -49,9 +49,9 @@ class Joint:
     """A stage's forward and backward in one graph.
 
     ``inputs``: the placeholders of ``graph`` with their meaning, in order. ``outputs``: the nodes
-    that the graph returns, with their meaning; there is no gradient of a parameter on which no
-    output depends. ``module`` contains the constants of the graph. ``meta["val"]`` of a node is a
-    fake tensor with the shape and dtype of its value.
+    that the graph returns, with their meaning; parameters on which no output depends have no
+    gradient among them. ``module`` contains the constants of the graph. ``meta["val"]`` of a node
+    is a fake tensor with the shape and dtype of its value.
     """
 
     graph: fx.Graph

@@ -15,7 +15,8 @@ class Kept:
     """The values that a microbatch holds between ops; the ledger counts them.
 
     ``functions``: the stage's functions that return and take these values. ``box``: on the last
-    stage, the gradients of outputs, by position, from the backward of the loss.
+    stage, the gradients of the outputs that the backward of the loss has computed, by the output's
+    position.
     """
 
     __slots__ = ("_held", "_memory", "box", "functions", "values")
@@ -27,7 +28,7 @@ class Kept:
         self._held: Held = ()
 
     def hold(self, values: list[Tensor]) -> None:
-        """Holds ``values``; no values may be held before."""
+        """Holds ``values``; must not be called while other values are held."""
         self.values, self._held = values, self._memory.hold(*values)
 
     def take(self) -> list[Any]:
@@ -45,7 +46,7 @@ class Kept:
 
 
 class _Caught(torch.autograd.Function):
-    """The identity on an output; its backward stores the output's gradient in ``box[index]``.
+    """Returns an output unchanged; its backward stores the output's gradient in ``box[index]``.
 
     It does not keep the output's memory.
     """
@@ -68,7 +69,8 @@ class _Caught(torch.autograd.Function):
 def caught(output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int) -> Tensor:
     """Returns ``output`` such that the backward pass stores its gradient in ``box[index]``.
 
-    ``anchor``: any tensor that requires a gradient, so that autograd runs this backward.
+    ``anchor``: any tensor that requires a gradient. Autograd therefore runs this part of the
+    backward pass even if ``output`` requires none.
     """
     found: Tensor = _Caught.apply(output, anchor, box, index)  # type: ignore[no-untyped-call]
     return found

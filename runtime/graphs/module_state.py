@@ -36,7 +36,7 @@ _flags = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_h
 class ModuleState:
     """A snapshot of the state of a module and of its submodules.
 
-    ``constants``: the tensors in it that are neither parameters nor buffers.
+    ``constants``: the tensors in this state that are neither parameters nor buffers.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -62,7 +62,10 @@ class ModuleState:
         return counts, [*keys, *chain.from_iterable(values), *map(type, self._parts)]
 
     def holds(self) -> bool:
-        """Whether the state is as in the snapshot; numbers and strings are compared by value."""
+        """Whether the current state equals the snapshot.
+
+        Values such as numbers and strings are compared by value, other objects by identity.
+        """
         (counts, now), (before, then) = self._now(), self._then
         return counts == before and (all(map(is_, now, then)) or all(map(_same, now, then)))
 
@@ -178,7 +181,11 @@ def _copy(held: Held) -> Copy:
 
 
 def _changed(before: Any, after: Any) -> str | None:
-    """Returns the first changed key of a dict, "" for a changed list, and None if unchanged."""
+    """Returns the first key whose value in a dict has changed, or "" for a list that has changed.
+
+    Returns None if nothing has. ``before`` and ``after``: a copy of the dict or list, and its
+    current content.
+    """
     if isinstance(before, dict):
         keys = (k for k in {**before, **after} if before.get(k, _NONE) is not after.get(k, _NONE))
         return next(map(str, keys), None)

@@ -30,9 +30,9 @@ def simplify(joint: Joint) -> Joint:
 
 
 def _same(node: fx.Node) -> fx.Node | None:
-    """Returns an earlier node with the same value as ``node``, or None if there is none.
+    """Returns an earlier node whose value equals that of ``node``, or None if there is none.
 
-    Shape and strides are the same, too.
+    Values, shape and strides are equal.
     """
     source = node.args[0] if node.args else None
     if isinstance(source, fx.Node) and node.target is source.target is _aten.t.default:
@@ -43,7 +43,10 @@ def _same(node: fx.Node) -> fx.Node | None:
 
 
 def split_convolutions(joint: Joint) -> None:
-    """Splits each convolution's backward into one for the input and one for weight and bias."""
+    """Splits the backward call of each convolution into two calls.
+
+    One computes the gradient of the input, the other one the gradients of weight and bias.
+    """
     for node in list(joint.graph.nodes):
         if node.target is not _aten.convolution_backward.default:
             continue
@@ -94,7 +97,7 @@ def reached(starts: Iterable[fx.Node]) -> set[fx.Node]:
 def needed(ends: Iterable[fx.Node], known: Set[fx.Node] = frozenset()) -> set[fx.Node]:
     """Returns ``ends`` and all nodes on which they depend, directly or indirectly.
 
-    Nodes in ``known``, and nodes that are only needed for those, are left out.
+    Nodes in ``known``, and nodes on which only these depend, are left out.
     """
     return _walked(ends, lambda node: node.all_input_nodes, known)
 

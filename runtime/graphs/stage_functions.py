@@ -33,7 +33,8 @@ class StageForward:
 
     ``around`` returns the module with skip connections (:meth:`Skips.around`). ``form``: the form
     of the pair of positional and keyword arguments (:func:`.arguments.form_of`). ``last``: whether
-    it is the last stage; :meth:`result` then puts the tensors back into the form of its output.
+    it is the last stage, for which :meth:`result` puts the tensors back into the form of the
+    stage's output.
     """
 
     around: Callable[[nn.Module], Callable[..., Any]]
@@ -52,7 +53,10 @@ class StageForward:
         return [x.to_local() if is_dtensor(x) else x for x in found]
 
     def result(self, outputs: Sequence[Tensor]) -> Any:
-        """Returns the last stage's output as its module would, given the tensors in it."""
+        """Returns the output that the last stage's module would return, given the tensors in it.
+
+        ``outputs``: these tensors, or the local parts of DTensors.
+        """
         pairs = zip(self._wholes, outputs, strict=True)
         found = [whole(like, x) for like, x in pairs]
         return found[0] if self._result is PLACE else with_tensors(self._result, found)
@@ -100,13 +104,19 @@ class StageFunctions:
         return cls(module, cut(joint), forward, make)
 
     def zeros(self, output: int) -> Tensor:
-        """Returns a gradient of zeros for the output at position ``output``, unused by the loss."""
+        """Returns zeros, as the gradient of the output at position ``output``.
+
+        They are used for an output on which the loss does not depend.
+        """
         like = value_of(self.cut.tangents[self.tangents.index(output)])
         return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
     @torch.no_grad()
     def update(self, values: Sequence[Tensor]) -> None:
-        """Writes the new values into the buffers that F updates."""
+        """Copies ``values`` into the buffers that F updates.
+
+        F returns these values in the order of the buffers.
+        """
         for (_, buffer), value in zip(self.joint.of(Role.BUFFER_UPDATE), values, strict=True):
             self._module.get_buffer(str(buffer.key)).copy_(value)
 
@@ -123,9 +133,10 @@ class StageFunctions:
         return [str(v.key) for v in roles if v is not None and v.role is Role.PARAMETER]
 
     def check(self, interface: StageInterface | None, stage: int) -> None:
-        """Raises ShapeError if F's outputs differ from ``interface``, found by shape inference.
+        """Raises ShapeError if F's outputs differ from ``interface``, which shape inference found.
 
-        ``interface``: None for the last stage, which is not checked.
+        ``interface``: None for the last stage, which is not checked. ``stage``: the stage's index,
+        for the message.
         """
         if interface is None:
             return
@@ -137,8 +148,8 @@ class StageFunctions:
     def make(self, *, split: bool, again: bool) -> None:
         """Creates the functions that a microbatch needs, before its step.
 
-        ``split``: whether it has B and W instead of BW. ``again``: whether it is recomputed (F
-        without saved values, and R).
+        ``split``: whether the microbatch has B and W instead of BW. ``again``: whether it is
+        recomputed, so that it needs F without saved values, and R.
         """
         backward = ("backward", "weight") if split else ("fused",)
         for name in (*backward, *(("alone", "again") if again else ("forward",))):
@@ -147,7 +158,8 @@ class StageFunctions:
     def function(self, name: str) -> Function:
         """Returns the function of the piece with this name in ``Cut.pieces``.
 
-        R (``again``) of the last stage is its F, as the loss needs the outputs, too.
+        But for R (``again``) on the last stage, returns F: to recompute the loss, the outputs are
+        needed as well.
         """
         if name == "again" and self.forward_of.last:
             name = "forward"
@@ -190,7 +202,7 @@ def _place(module: nn.Module, key: str) -> tuple[dict[str, Any], str]:
 def _fixed_tensors(module: nn.Module) -> list[Tensor]:
     """Returns the tensors that modules declare as constant by a method ``fixed_tensors()``.
 
-    For example, these are masks and rotary tables, one for each shape.
+    Examples are masks and rotary tables, which are computed once for each shape of the input.
     """
     asked = (getattr(part, "fixed_tensors", None) for part in module.modules())
     return [tensor for tensors in asked if tensors is not None for tensor in tensors()]

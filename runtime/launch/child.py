@@ -70,8 +70,8 @@ def run_child(
 ) -> None:
     """Runs a launched process: sends the result of the call, or its failure, through ``pipe``.
 
-    ``environment``: the environment variables to set. ``names``: of all processes, for error
-    messages. ``call``: the arguments of :func:`call_here`.
+    ``environment``: the environment variables to set. ``names``: the names of all processes in
+    error messages. ``call``: the arguments of :func:`call_here`.
     """
     _PARENT.append(pipe)
     _tie_to_parent()

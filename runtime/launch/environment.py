@@ -56,7 +56,7 @@ def own_gpu() -> int:
 
 
 def gpu_here(device: torch.device) -> Gpu | None:
-    """Returns a description of this process's current GPU; None if ``device`` is a CPU."""
+    """Returns a description of this process's current GPU, or None if ``device`` is a CPU."""
     if device.type != "cuda":
         return None
     return dist.is_nccl_available(), socket.gethostname(), gpu_uuid()

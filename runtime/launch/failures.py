@@ -27,7 +27,10 @@ class Names:
         return self.ranks * self.replicas
 
     def check(self, size: int) -> None:
-        """Raises InputError if ``size``, the number of processes of torchrun, is not ``count``."""
+        """Raises InputError if torchrun has not started ``count`` processes.
+
+        ``size``: the number of processes that it has started.
+        """
         if size != self.count:
             times = f" times {self.replicas} replicas" if self.replicas > 1 else ""
             raise InputError(
@@ -72,9 +75,10 @@ def failure_of(rank: int, names: Names, error: BaseException) -> LaunchError:
 
 
 def earliest(failures: Sequence[LaunchError]) -> LaunchError:
-    """Returns the failure to report of several: the one that happened first.
+    """Returns the failure to report: of several ``failures``, the one that happened first.
 
-    If that rank died without a message, the first error that another rank reported is appended.
+    If its process died without a message, the first error of pipeloom's that another process
+    reported is appended.
     """
     first = min(failures, key=lambda failure: failure.moment)
     peers = [f for f in failures if f.ours]

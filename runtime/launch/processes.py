@@ -206,7 +206,7 @@ class _Workers:
 
 
 def _context() -> ForkServerContext | SpawnContext:
-    """Returns the multiprocessing context: on Linux that of a fork server, else that of ``spawn``.
+    """Returns the multiprocessing context: that of a fork server on Linux, else that of ``spawn``.
 
     The fork server has imported torch, which takes seconds, so that each process need not do so. It
     only imports modules: it starts no thread of torch and uses no device.

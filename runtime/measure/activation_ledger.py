@@ -25,7 +25,7 @@ from .memory import Held, Memory, Turns
 
 
 class Versioned(NamedTuple):
-    """A tensor that autograd saved without counting it, with its version counter at that time."""
+    """A tensor that autograd saved and that is not counted, with its version counter then."""
 
     tensor: Tensor
     version: int
@@ -34,9 +34,9 @@ class Versioned(NamedTuple):
 class Ledger(Memory):
     """Counts the bytes of activations: ``live`` now, ``peak`` since :meth:`start`.
 
-    This takes about 2 microseconds per tensor that autograd saves. If such a tensor is modified in
-    place before the backward needs it, the backward raises ChangedInPlaceError (torch without the
-    ledger's hooks raises RuntimeError). Activation checkpointing has hooks of its own: only the
+    Counting takes about 2 microseconds per tensor that autograd saves. If such a tensor is modified
+    in place before the backward needs it, the backward raises ChangedInPlaceError (torch without
+    the ledger's hooks raises RuntimeError). Activation checkpointing has hooks of its own: only the
     inputs of a checkpointed block are counted, not what exists during its recomputation.
     """
 
@@ -113,8 +113,9 @@ class Ledger(Memory):
 def saved_by(*kinds: type) -> bool:
     """Whether tensors that autograd saves now stay in memory until the backward.
 
-    That is, if there are no hooks for saved tensors, or they are methods of objects of these
-    ``kinds``. Other hooks are taken to be those of activation checkpointing, which recomputes.
+    They do if there are no hooks for saved tensors, or if these are methods of objects of the
+    classes ``kinds``. Other hooks are assumed to be those of activation checkpointing, which
+    recomputes the tensors.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks is None or isinstance(getattr(hooks[0], "__self__", None), kinds)
@@ -166,7 +167,10 @@ def _unpack(saved: Versioned | CountedTensor) -> Tensor:
 
 
 def unchanged(tensor: Tensor, version: int) -> Tensor:
-    """Returns ``tensor``. Raises ChangedInPlaceError if its version is not ``version``."""
+    """Returns ``tensor``.
+
+    Raises ChangedInPlaceError if its version counter is not ``version``.
+    """
     if tensor._version != version:
         raise ChangedInPlaceError(tensor)
     return tensor

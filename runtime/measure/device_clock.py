@@ -53,8 +53,8 @@ def _near(device: Device) -> _Anchor:
 class DeviceClock:
     """Records the times of ops by events on the GPU's current stream.
 
-    It has the same methods as :class:`~.op_timer.HostClock`, and also returns seconds of
-    ``time.perf_counter``. ``seconds()`` waits for the stream.
+    Methods and results are those of :class:`~.op_timer.HostClock`: times are seconds of
+    ``time.perf_counter``, too. ``seconds()`` waits for the stream.
     """
 
     def __init__(self, marks: int, device: Device) -> None:

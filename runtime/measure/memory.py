@@ -23,13 +23,13 @@ class Memory:
     peak = 0
 
     def start(self, modules: Iterable[nn.Module]) -> None:
-        """Sets the peak to the bytes that are live now.
+        """Begins a step: sets the peak to the bytes that are counted now.
 
-        Parameters and buffers of ``modules`` are not counted as activations from now on.
+        After that, parameters and buffers of ``modules`` are not counted as activations.
         """
 
     def exclude(self, module: nn.Module) -> None:
-        """Excludes the module's parameters and buffers again, after their storages changed."""
+        """Excludes the module's parameters and buffers again, as their storages have changed."""
 
     def hold(self, *tensors: Tensor) -> Held:
         """Counts the storages of ``tensors`` until :meth:`release` is called with the result."""

@@ -22,7 +22,7 @@ DTYPES = (0.25, 0.5, 1.0, 2.0, 4.0)  # possible ratios of element sizes
 
 
 def other_size(planned: Schedule, sequences: int | None) -> str | None:
-    """Returns a warning if microbatches are of another size than the profile's, else None.
+    """Returns a warning if the run's microbatches differ in size from the profile's, else None.
 
     ``sequences``: the number of sequences in a microbatch of the run; None if unknown.
     """
@@ -36,18 +36,19 @@ def other_size(planned: Schedule, sequences: int | None) -> str | None:
 
 
 def parameter_bytes(stages: Mapping[int, nn.Module]) -> dict[int, int]:
-    """Returns the bytes of the parameters of each stage, by stage; omits stages with DTensors."""
+    """Returns the bytes of each stage's parameters, by stage; leaves out stages with DTensors."""
     each = {s: list(module.parameters()) for s, module in stages.items()}
     whole = {s: some for s, some in each.items() if not any(map(is_dtensor, some))}
     return {s: sum(p.nbytes for p in some) for s, some in whole.items()}
 
 
 def other_model(planned: Schedule, held: Mapping[int, int]) -> str | None:
-    """Returns a warning if the stages have other parameters than the profile's stages, else None.
+    """Returns a warning if the stages' parameters differ in size from the profile's, else None.
 
-    ``held``: the bytes of parameters of some stages, by stage. Returns None, too, if the profile
-    has no ``weight_bytes``, if the ratio of the bytes suggests that only the dtype differs, or if
-    there are fewer bytes in a single stage, in which the profile counts tied layers several times.
+    ``held``: the bytes of parameters of some stages, by stage; their sum is compared. Returns None
+    as well if the profile has no ``weight_bytes``, if the ratio of the bytes suggests that only the
+    dtype differs, or if there is only one stage, with fewer bytes than in the profile: the profile
+    may count a parameter that is tied between layers several times.
     """
     profiled = [planned.problem.profile.stages[s].weight_bytes for s in held]
     expected, found = sum(size or 0.0 for size in profiled), sum(held.values())
@@ -64,7 +65,8 @@ def other_model(planned: Schedule, held: Mapping[int, int]) -> str | None:
 def made_without_barrier(planned: Schedule) -> str | None:
     """Returns a warning if the schedule is unsuitable for a barrier before the optimizer steps.
 
-    That is, if it was optimized for the period and its makespan is longer; else None.
+    It is unsuitable if the optimizer has made it to minimize the period, and its makespan is longer
+    than its period. Otherwise, returns None.
     """
     made_for_period = planned.problem.objective is Objective.PERIOD
     if not made_for_period or planned.report is None or planned.report.family != OPTIMIZED:
@@ -82,8 +84,8 @@ def made_without_barrier(planned: Schedule) -> str | None:
 def over_the_limit(program: Program, peaks: Sequence[int]) -> str | None:
     """Returns a warning about the rank that most exceeds its memory limit; None if none does.
 
-    ``peaks``: the measured peak bytes of activations of each rank. Returns None, too, if memory in
-    the profile seems to be in a larger unit than bytes.
+    ``peaks``: the measured peak bytes of activations of each rank. Returns None as well if memory
+    in the profile seems to be in a larger unit than bytes.
     """
     problem = program.schedule.problem
     limits = problem.memory_limit

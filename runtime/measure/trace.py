@@ -17,15 +17,16 @@ MILLISECONDS = 1e3
 class Marks(NamedTuple):
     """Measured times of one step on one rank, in seconds of ``time.perf_counter``.
 
-    ``ops``: start and end of each op, alternating, in the rank's order. ``averages``: by stage,
-    start and end of averaging its gradients over replicas; empty without replicas or on a GPU.
+    ``ops``: start and end of each op, alternating, in the order in which the rank runs the ops.
+    ``averages``: by stage, start and end of the average of its gradients over replicas; empty
+    without replicas or on a GPU.
     """
 
     ops: Sequence[float]
     averages: Mapping[int, tuple[float, float]]
 
     def later(self, seconds: float) -> Marks:
-        """Returns the times with ``seconds`` added, to convert them to another clock."""
+        """Returns the times plus ``seconds``, which converts them to another rank's clock."""
         spans = {s: (start + seconds, end + seconds) for s, (start, end) in self.averages.items()}
         return Marks([mark + seconds for mark in self.ops], spans)
 

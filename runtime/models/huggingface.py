@@ -156,9 +156,9 @@ class HuggingFace:
         """Returns a layer's module with its weights, loaded or initialized.
 
         ``make``: the module's class. ``units``: names of the model's modules that the layer
-        consists of. ``place``: the layer's index, on which its random numbers depend. Only weights
-        of these units, and of units that share weights with them, are created; on the device
-        ``meta``, none.
+        consists of. ``place``: the layer's index, on which its random numbers depend. Weights are
+        created only for these units and for units that share weights with them; if torch's default
+        device is ``meta``, no weights are loaded or initialized.
         """
         found = self.skeleton
         tied = {

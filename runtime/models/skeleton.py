@@ -50,9 +50,9 @@ class Skeleton:
     def of(cls, model: Any, closing: Sequence[str], *, tuples: bool) -> Skeleton:
         """Returns the skeleton of ``model``.
 
-        Its layers are the first ``nn.ModuleList`` whose length is ``num_hidden_layers``.
-        ``closing``: names of modules that run after the layers, in the module that contains this
-        list; names that do not exist there are skipped.
+        Its layers are the first ``nn.ModuleList`` whose length is ``num_hidden_layers`` in the
+        model's configuration. ``closing``: names of modules that run after the layers, in the
+        module that contains this list; names that do not exist there are skipped.
         """
         count = model.config.num_hidden_layers
         parts = model.named_modules()  # outermost first
@@ -93,7 +93,7 @@ class Skeleton:
         return (*self.closing, *(name for module in around for name in self._beside(module)))
 
     def _beside(self, module: str) -> list[str]:
-        """Returns the names of the children of ``module`` that do not contain the layers."""
+        """Returns the names of the direct children of ``module`` that do not contain the layers."""
         children = self.model.get_submodule(module).named_children()
         names = [f"{module}.{child}".lstrip(".") for child, _ in children]
         return [name for name in names if not f"{self.layers}.".startswith(f"{name}.")]
@@ -107,9 +107,9 @@ class Skeleton:
         return tuple(tuple(group) for group in names.values() if len(group) > 1)
 
     def part(self, kept: Sequence[str]) -> Any:
-        """Returns a copy of the model, still on ``meta``, in which the other parts are removed.
+        """Returns a copy of the model, still on ``meta``, that contains only the modules ``kept``.
 
-        ``kept``: the names of units and layers that are not replaced by ``nn.Identity``.
+        ``kept``: the names of units and layers; all others are replaced by ``nn.Identity``.
         """
         every = (*self.before, *self.blocks, *self.after)
         left = [self.model.get_submodule(name) for name in every if name not in kept]
@@ -191,8 +191,8 @@ class Reached(Exception):  # noqa: N818
 class StandIns:
     """Substitutes for the decoder layers ``layers``, in the list ``modules``.
 
-    Each appends the arguments of its call to ``calls`` and returns its hidden states unchanged, in
-    a tuple if ``tuples``.
+    When it is called, each substitute appends the arguments of the call to ``calls`` and returns
+    the hidden states among them unchanged; if ``tuples``, in a tuple.
     """
 
     def __init__(self, layers: nn.Module, *, tuples: bool) -> None:
@@ -207,7 +207,7 @@ class _StandIn(nn.Module):
         self.__dict__["_of"] = layer, stand_ins  # not as a submodule
 
     def __getattr__(self, name: str) -> Any:
-        """Returns the attribute ``name`` of the layer itself: the model may read some of them."""
+        """Returns the attribute ``name`` of the layer itself, as the model may read it."""
         return getattr(self.__dict__["_of"][0], name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

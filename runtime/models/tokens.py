@@ -22,8 +22,8 @@ class Tokens:
     ``data``: the file with the tokens; None: they are random. A ``.npy`` file contains integers of
     any shape, a ``.bin`` file 16-bit token ids (32-bit if ``vocabulary`` exceeds 65536); both are
     memory-mapped. Any other file is text, tokenized by ``tokenizer`` (the path of a
-    ``tokenizer.json``) if that file exists; otherwise, each byte is a token. ``seed``: of the
-    random tokens or positions in the file.
+    ``tokenizer.json``) if that file exists; otherwise, each byte is a token. ``seed``: the seed of
+    the random tokens, or of the random positions in the file.
     """
 
     data: str | None
@@ -34,8 +34,9 @@ class Tokens:
     def windows(self, step: int, rows: int, length: int) -> Tensor:
         """Returns the tokens of one step, an integer tensor (rows, length).
 
-        Each row is random, or from a random position of the file. Raises InputError if the file
-        cannot be read, has fewer than ``length`` tokens, or contains one outside the vocabulary.
+        Each of the ``rows`` sequences consists of random tokens, or starts at a random position of
+        the file. Raises InputError if the file cannot be read, has fewer than ``length`` tokens, or
+        if a token read from it is outside the vocabulary.
         """
         random = np.random.default_rng([self.seed, step])
         if self.data is None:

@@ -82,7 +82,7 @@ def load(part: Any, files: list[Path], name: str) -> None:
 def draw(part: Any, seed: int) -> None:
     """Initializes the weights of ``part`` that are still on ``meta``, by the model's own method.
 
-    They are created on the CPU from random numbers with this ``seed``.
+    They are created on the CPU from random numbers, which depend only on ``seed``.
     """
     made: dict[int, nn.Parameter] = {}  # by id, so that tied parameters stay tied
     for module in part.modules():

@@ -30,7 +30,10 @@ NEGLIGIBLE = 1e-6  # times the largest norm of a gradient: such differences may 
 
 
 def _summary(tensor: Tensor | None) -> Summary:
-    """Returns the local part's shape and norm, by which copies are compared; None for None."""
+    """Returns the shape and the norm of a tensor, by which copies of it are compared.
+
+    They are those of the local part of a DTensor. Returns None for None.
+    """
     if tensor is None:
         return None
     here = reals(local(tensor.detach()))
@@ -52,8 +55,8 @@ def _alike(one: Summary, other: Summary, rel: float, least: float) -> bool:
 class CopiesCheck:
     """Compares ``copies`` between the processes of each of ``groups``.
 
-    ``copies``: this process's parameters of which each process of all groups has a copy. All
-    processes of the groups call the methods at the same time.
+    ``copies``: by (stage, name), those parameters of this process that all other processes of the
+    groups must have as well. All processes of the groups call the methods at the same time.
     """
 
     def __init__(
@@ -63,9 +66,9 @@ class CopiesCheck:
         self._seen: set[int] = set()
 
     def values(self) -> str | None:
-        """Returns an error message about the first parameter whose copies differ, else None.
+        """Returns an error message about the first parameter whose copies differ, or None.
 
-        Copies differ if their initial values do, or if a process has none.
+        Copies differ if their initial values differ or if a process of a group has no copy.
         """
         found = self._differing({n: _summary(p) for n, p in self._copies.items()}, START, 0.0)
         if found is None:
@@ -97,10 +100,11 @@ class CopiesCheck:
     def _differing(
         self, own: Mapping[Named, Summary], rel: float, least: float
     ) -> tuple[Named, Processes] | None:
-        """Returns the first parameter that differs, with the processes of the group where it does.
+        """Returns the first parameter that differs between the processes of a group, and the group.
 
-        Returns None if no parameter differs. ``own``: the summaries of this process. ``rel`` and
-        ``least``: see :func:`_alike`.
+        The parameter is given by (stage, name), the group by its global ranks. Returns None if no
+        parameter differs. ``own``: the summaries of this process. ``rel`` and ``least``: see
+        :func:`_alike`.
         """
         alike = partial(_alike, rel=rel, least=least)
         # compare in all groups even after a difference, as the other processes wait there

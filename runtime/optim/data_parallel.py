@@ -81,15 +81,16 @@ class Averaging:
     def trained(self) -> list[str]:
         """Returns the names of the parameters of this rank that now require gradients.
 
-        Parameters of which each replica has its own part, as of experts, are left out.
+        Parameters of which each replica has its own part, such as experts, are left out.
         """
         return [name for name, parameter in self._copies if parameter.requires_grad]
 
     def start(self) -> None:
-        """Prepares a step: scales accumulated gradients that are only divided, as those of experts.
+        """Prepares the gradients of earlier steps, to which a step adds, for its average.
 
-        They are multiplied by the number of replicas, as the division at the end of the step will
-        apply to them as well.
+        If each replica has its own part of a parameter (as of experts), the gradient at the end of
+        the step is only divided by the number of replicas. As that was done already for the
+        gradient of earlier steps, it is first multiplied by this number.
         """
         for parameter in (p for stage in self._own for p in self._trained(stage)):
             if id(parameter) in self._apart and parameter.grad is not None:
@@ -171,7 +172,7 @@ class Averaging:
 
 @torch.no_grad()
 def start_equal(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
-    """Overwrites ``tensors`` with those of the first process of ``group``.
+    """Overwrites ``tensors`` with the values that the first process of ``group`` passes.
 
     All processes of the group call it, with tensors of equal shapes and dtypes in the same order.
     """
@@ -204,9 +205,9 @@ def make_averaging(
 def _is_apart(where: str, parameter: nn.Parameter, shards: Axes, group: dist.ProcessGroup) -> bool:
     """Whether each process of the data group ``group`` has its own part of ``parameter``.
 
-    If not, each has a copy. Raises InputError if the parameter is sharded over only some of these
-    processes, or if it is a DTensor with copies on several of them. ``where``: the parameter's name
-    in the message. ``shards``: the axes over which it is sharded.
+    Returns False if each of them has a copy. Raises InputError if the parameter is sharded over
+    only some of these processes, or if it is a DTensor with copies on several of them. ``where``:
+    the parameter's name in the message. ``shards``: the axes over which it is sharded.
     """
     me, data = {dist.get_rank()}, {*processes_of(group)}
     sharded, copied = {*chain(*shards)}, {*chain(*(mesh_axes(parameter).keys() - shards))}

@@ -45,7 +45,11 @@ class GlobalNorm:
 
     @property
     def plain(self) -> bool:
-        """Whether the optimizers step, and with gradients that are not clipped."""
+        """Whether the optimizers step with unclipped gradients.
+
+        False if gradients must be clipped, or if the step is skipped because the norm is NaN or
+        Inf.
+        """
         return self.finite and self.norm + 1e-6 <= self.most
 
 
@@ -74,10 +78,10 @@ class NormRelay:
     """Sums one value per rank by messages from rank to rank along ``order``.
 
     The last rank thus gets the total, and sends it back in reverse order. ``add`` adds this rank's
-    value and returns the sum of the ranks up to this one in ``order``; ``last``: whether that is
-    the total. ``total`` waits for the total and returns it; it is called once after each ``add``.
-    ``transport`` carries no other messages. A rank waits for each message before it sends the next
-    one to the same rank.
+    value and returns the sum of the values of all ranks in ``order`` up to this one; ``last``:
+    whether this sum is the total. ``total`` waits for the total and returns it; it is called once
+    after each ``add``. ``transport`` carries no other messages. A rank waits until a message is
+    sent before it sends the next one to the same rank.
     """
 
     def __init__(self, transport: Transport, order: Sequence[int], device: torch.device) -> None:
@@ -124,8 +128,8 @@ def make_norm_sum(context: RankContext) -> tuple[GatheredNorm | NormRelay | None
     """Returns the object that sums the ranks' squares for the norm, and a function to close it.
 
     If the program relays norms, the object is a :class:`NormRelay` on ranks that own stages, and
-    None on others. Otherwise it is a :class:`GatheredNorm`, whose total all ranks know, as the loss
-    scale depends on it. If no norm is needed, it is None. All ranks call both this function and the
+    None on others. Otherwise, it is a :class:`GatheredNorm` on all ranks, as the loss scale depends
+    on the total. If no norm is needed, it is None. All ranks call both this function and the
     returned one. Raises InputError as :func:`check_norm_options`.
     """
     options, device = context.options, context.device
@@ -150,9 +154,9 @@ def check_norm_options(
 ) -> None:
     """Raises InputError if the optimizer steps of ``program`` cannot depend on the norm.
 
-    That is, if there is no optimizer, if a rank still computes or communicates after its first
-    step, so that not all gradients are known before it, or if the maximum norm ``most`` (the option
-    ``clip_grad_norm``) is not positive.
+    They cannot if there is no ``optimizer``, or if a rank still computes or communicates after its
+    first step, so that not all gradients are known before it. InputError is also raised if the
+    maximum norm ``most`` (the option ``clip_grad_norm``) is not positive.
     """
     name = "loss_scale" if most is None else "clip_grad_norm"
     if most is not None and not most > 0:

@@ -93,10 +93,10 @@ def named_axes(
 ) -> Axes:
     """Returns the process groups of those ``patterns`` that match the parameter ``name``.
 
-    A group that is a proper subset of another matching group is left out. ``stage``: that of the
-    parameter, for the error message. ``mesh``: if the parameter is a DTensor, all processes of its
-    mesh. Raises InputError if a group contains several processes of ``mesh``, as the norm of a
-    DTensor already includes its shards.
+    A group that is a proper subset of another matching group is left out. ``stage``: the
+    parameter's stage, for the error message. ``mesh``: all processes of the parameter's mesh; empty
+    if it is no DTensor. Raises InputError if a group contains several processes of ``mesh``, as the
+    norm of a DTensor already includes its shards.
     """
     found = {pattern: own for pattern, own in patterns.items() if fnmatchcase(name, pattern)}
     for pattern, own in found.items():
@@ -146,9 +146,9 @@ def _named(modules: Mapping[int, nn.Module]) -> dict[Named, nn.Parameter]:
 class Side:
     """The process groups to which one process belongs; each is a tuple of global ranks.
 
-    ``pipeline``: the processes of its pipeline, in which it has the rank ``rank``. ``data``: its
-    data group, empty if there is none. ``meshes``: the groups along the dimensions of its DTensors'
-    meshes. ``groups``: those of the option ``norm_groups``, None if that is not given.
+    ``pipeline``: the processes of its pipeline, in which its rank is ``rank``. ``data``: its data
+    group, empty if there is none. ``meshes``: the groups along the dimensions of its DTensors'
+    meshes. ``groups``: those of the option ``norm_groups``; None if the option is not given.
     ``needs_norm``: whether its optimizer steps depend on the norm.
     """
 

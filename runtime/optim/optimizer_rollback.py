@@ -17,10 +17,11 @@ from .optimizer_state import equal
 
 
 class RevertibleOptimizer:
-    """Steps ``optimizer`` such that its last step can be undone and repeated; can postpone a step.
+    """Steps ``optimizer`` such that its last step can be undone and repeated, or postponed.
 
-    In each training step, either :meth:`step` or, to postpone it, :meth:`hold` is called. If that
-    turns out to be wrong, :meth:`undo` and then :meth:`redo` follow.
+    In each training step, either :meth:`step` or, to postpone the optimizer's step, :meth:`hold` is
+    called. If this decision turns out to be wrong, :meth:`undo` and then :meth:`redo` must be
+    called.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -59,10 +60,11 @@ class RevertibleOptimizer:
 
     @torch.no_grad()
     def undo(self) -> None:
-        """Restores the parameters, the optimizer's state and options (the values in its
-        ``param_groups``), and the gradients from before the last step.
+        """Restores everything that the last step has changed, to the values from before it.
 
-        Remembers options that were changed since that step; :meth:`redo` must be called next.
+        These are the parameters, the gradients, and the optimizer's state and options (the values
+        in its ``param_groups``). Remembers options that were changed since that step; :meth:`redo`
+        must be called next.
         """
         self._since = [
             {k: v for k, v in new.items() if k not in old or not equal(v, old[k])}
@@ -84,7 +86,8 @@ class RevertibleOptimizer:
     def redo(self, *, steps: bool) -> None:
         """Steps again if ``steps``, with the current gradients and the options of the undone step.
 
-        Then sets those options again that were changed between that step and :meth:`undo`.
+        Then sets the options that were changed between that step and :meth:`undo` to their changed
+        values.
         """
         if steps:
             self._optimizer.step()

@@ -70,7 +70,7 @@ def load_flat_state(
 def group_options(
     optimizer: torch.optim.Optimizer, names: Names, values: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Returns for each of the optimizer's groups a dict of options (``lr`` etc.) to load.
+    """Returns the options (``lr`` etc.) to load, as one dict for each of the optimizer's groups.
 
     The value of an option is from ``values`` (see :func:`flat_state`) or, if missing there, the
     group's own; the options in :data:`HOW` are left out. ``names``: the parameters' names, by their
@@ -106,8 +106,8 @@ def _option(name: str, key: str) -> str:
 def _one(group: Mapping[str, Any], key: str, names: Names, values: Mapping[str, Any]) -> Any:
     """Returns the value to load for the option ``key`` of a group of parameters.
 
-    That is the value that ``values`` contain for parameters of the group; if they contain none, the
-    group's own. Raises InputError if ``values`` contain different ones.
+    This is the value in ``values`` for parameters of the group or, if there is none, the group's
+    own value. Raises InputError if ``values`` contain different ones for parameters of the group.
     """
     keys = [_option(names[id(parameter)], key) for parameter in group["params"]]
     first, *others = [(k, values[k]) for k in keys if k in values] or [("", group[key])]
@@ -121,7 +121,7 @@ def _one(group: Mapping[str, Any], key: str, names: Names, values: Mapping[str, 
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values of an option are equal; tensors are if all elements are."""
+    """Whether two values of an option are equal; tensors are equal if all their elements are."""
     return bool(torch.as_tensor(one == other).all())
 
 
@@ -160,7 +160,7 @@ def _blank(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter
 
 
 def _step_of(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
-    """Returns the method ``step`` without torch's wrapper around it, which calls hooks."""
+    """Returns the optimizer's method ``step`` without torch's wrapper, which would call hooks."""
     step: Any = type(optimizer).step
     return step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[no-any-return]
 

@@ -36,7 +36,7 @@ from .step_end import StepEnd
 
 
 class JudgedStepEnd(StepEnd):
-    """The end of a step whose optimizers depend on the norm of all gradients.
+    """Ends a training step whose optimizer steps depend on the norm of all gradients.
 
     ``seed`` (see :class:`StepEnd`) includes the loss scale. ``pending``: whether the optimizers
     have stepped before the norm was known, and the verdict has not arrived yet. The next step's
@@ -84,7 +84,7 @@ class JudgedStepEnd(StepEnd):
         super().give_up()
 
     def over(self) -> None:
-        """Takes part in computing the norm, on a rank that has no optimizer step."""
+        """Helps to compute the norm of all gradients, on a rank that has no optimizer step."""
         if self._steps_nothing:
             self.check_norm()
 
@@ -180,7 +180,7 @@ def _once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
 
 
 class Finishing:
-    """A hook that calls ``finish`` before the ``state_dict`` of a module or an optimizer.
+    """A hook that calls ``finish`` before a module's or optimizer's ``state_dict`` is created.
 
     A copy of it (by pickle or ``deepcopy``) does nothing.
     """

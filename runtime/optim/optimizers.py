@@ -18,8 +18,8 @@ def make_optimizers(
     """Returns a new optimizer for each stage that has parameters with gradients, by stage.
 
     A parameter that several of the ``modules`` share belongs to the optimizer of the first one.
-    ``make``: creates an optimizer of a list of parameters. Raises InputError if it returns the same
-    optimizer for two stages.
+    ``make``: a function that creates an optimizer for a list of parameters. Raises InputError if it
+    returns the same optimizer for two stages.
     """
     optimizers, seen = {}, set[int]()
     for stage, module in modules.items():

@@ -31,7 +31,10 @@ Squares: TypeAlias = Callable[[Sequence[nn.Parameter]], float]
 
 
 def processes_of(group: dist.ProcessGroup | None) -> Processes:
-    """Returns the global ranks of the group's processes, in the group's order."""
+    """Returns the global ranks of the processes in ``group``, in the group's order.
+
+    For None, returns those of all processes.
+    """
     return tuple(dist.get_process_group_ranks(group))
 
 
@@ -40,8 +43,9 @@ def unlike(
 ) -> Key | None:
     """Returns the first key whose values differ between processes, or that some of them lack.
 
-    Returns None if there is no such key. ``own``: the values of this process. ``alike``: whether
-    two values count as equal. All processes of ``group`` call it.
+    Returns None if there is no such key. ``own``: the values of this process, by key; keys are
+    compared in sorted order. ``alike``: whether two values count as equal. All processes of
+    ``group`` call it.
     """
     rows: list[Any] = [None] * group.size()
     dist.all_gather_object(rows, own, group=group)
@@ -53,10 +57,10 @@ def unlike(
 
 
 def mesh_axes(parameter: nn.Parameter) -> dict[Processes, tuple[dist.ProcessGroup, bool]]:
-    """Returns the axes of a DTensor's mesh, as far as they have more than one process.
+    """Returns the axes of a DTensor's mesh that contain more than one process.
 
-    Maps each axis (its global ranks) to its process group and whether the parameter is sharded over
-    it. Returns an empty dict for plain tensors.
+    Maps each axis (a tuple of global ranks) to its process group and to whether the parameter is
+    sharded over it. Returns an empty dict for plain tensors.
     """
     if not is_dtensor(parameter):
         return {}
@@ -75,9 +79,9 @@ def sharded_over(parameter: nn.Parameter) -> Axes:
 
 
 def widest(axes: Sequence[Processes]) -> list[Processes]:
-    """Returns ``axes`` without each axis that is a proper subset of another one.
+    """Returns those of ``axes`` that are not a proper subset of another one.
 
-    Sums over the result include the processes of all axes.
+    Every process of any axis is also in an axis of the result, so sums over these include it.
     """
     return [axis for axis in axes if not any({*axis} < {*other} for other in axes)]
 
@@ -87,9 +91,8 @@ class ShardSquares:
 
     Each element counts once, whether it is in a shard of another process or has copies. ``groups``:
     all axes of this rank's parameters with their process groups, in the same order in all
-    processes; the widest axes form a grid. ``axes``: those over which a parameter is sharded, by
-    its ``id``; missing if there are none. All processes of the groups call it and get the same
-    bits.
+    processes; the widest axes form a grid. ``axes``: by the ``id`` of each sharded parameter, the
+    axes over which it is sharded. All processes of the groups call it and get the same bits.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class ShardSquares:
 
 @torch.no_grad()
 def squares_of(parameters: Sequence[nn.Parameter]) -> float:
-    """Returns the sum of squares of the parameters' gradients; of DTensors, only the local part.
+    """Returns the sum of squares of the parameters' gradients; of DTensors, only of the local part.
 
     The host waits once for the device.
     """
@@ -131,7 +134,7 @@ def summed(context: RankContext, value: float, group: dist.ProcessGroup, what: s
     """Returns the sum of ``value`` over the processes of ``group``, with the same bits on all.
 
     The host waits for the all-reduce. On a CPU, raises ConnectionError if it takes longer than the
-    timeout or another replica fails. ``what``: the name of this sum in the message.
+    timeout or another replica fails. ``what``: the name of this sum in error messages.
     """
     total = torch.tensor(value, dtype=torch.float64, device=context.device)
     wait(context, dist.all_reduce(total, group=group, async_op=True), what)
@@ -142,7 +145,7 @@ def wait(context: RankContext, work: dist.Work | None, what: str) -> None:
     """Waits for the collective ``work`` over replicas or shards; on a GPU, only the stream waits.
 
     On a CPU, raises ConnectionError if it takes longer than the timeout or another replica fails.
-    ``what``: the name of the collective in the message.
+    ``what``: the name of the collective in error messages.
     """
     assert work is not None
     on_host, seconds = context.device.type == "cpu", context.options.timeout

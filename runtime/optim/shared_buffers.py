@@ -20,10 +20,10 @@ from .data_parallel import start_equal
 
 @torch.no_grad()
 def share_buffers(context: RankContext, sources: Sequence[int]) -> None:
-    """Sets all copies of each stage's persistent buffers to one of them.
+    """Sets all copies of each persistent buffer of a stage to the value of one copy.
 
-    The copies are on all ranks that run or own the stage, in all replicas. They are set to the one
-    of rank ``sources[stage]`` in the first replica. All ranks of all replicas call it.
+    The copies are on all ranks that run or own the stage, in all replicas. The value is that of
+    rank ``sources[stage]`` in the first replica. All ranks of all replicas call it.
     """
     role, group = context.role, context.options.data_group
     for stage, source in enumerate(sources):

@@ -26,9 +26,8 @@ class SharedParameters:
 
     (A stage is replicated if several ranks own it.) All copies of a parameter are first set to the
     value of the first copy and then get the same summed gradient, so they stay equal with any
-    optimizer that updates each parameter independently. The gradients are summed by that one of the
-    program's ``reduce`` instructions that covers all of the parameter's stages and the fewest
-    others.
+    optimizer that updates each parameter independently. Of the program's ``reduce`` instructions
+    that contain all of a parameter's stages, the one with the fewest stages sums its gradients.
 
     If gradients are accumulated over several steps, a reduction sums only those of its own step.
     The earlier gradients, which are already equal on all copies, are set aside until then; this
@@ -91,9 +90,9 @@ class SharedParameters:
     def reduction(self, stages: tuple[int, ...]) -> Callable[[], None]:
         """Returns the function that runs the program's instruction ``reduce`` of ``stages``.
 
-        It sums the gradients of parameters that these stages, or some of them, share, except those
-        that a ``reduce`` of fewer stages covers. Raises InputError if these stages share no
-        parameter.
+        It sums the gradients of each parameter whose stages are all among ``stages``, unless the
+        program has a ``reduce`` of fewer stages that contains them all. Raises InputError if these
+        stages share no parameter.
         """
         within = [shared for shared in sorted(self._shared) if set(shared) <= set(stages)]
         if not within:
@@ -114,10 +113,10 @@ class SharedParameters:
         return min(covering, key=lambda r: (len(r), r))
 
     def _reduction(self, stages: tuple[int, ...]) -> Callable[[], None]:
-        """Returns a function that sums the gradients of the parameters that ``stages`` share.
+        """Returns a function that sums the gradients of parameters shared by exactly ``stages``.
 
-        Parameters that another stage shares as well are left out. On a rank that owns none of the
-        stages, the function does nothing.
+        Parameters that only some of these stages, or further ones, share are left out. On a rank
+        that owns none of the stages, the function does nothing.
         """
         ranks = ranks_of(stages, self._holders)
         if self._transport.rank not in ranks:
@@ -166,7 +165,8 @@ class SharedParameters:
     def _over_stages(self, group: Group) -> bool:
         """Whether the tied parameters in ``group`` are in several stages, so that sums are needed.
 
-        Raises InputError if all are in one stage, but are not one object.
+        Returns False if they are one object in one stage. Raises InputError if they are in one
+        stage, but are not one object.
         """
         stages = stages_of(group)
         if len(stages) == 1 and len(self._tied(group)[1]) > 1:
@@ -215,7 +215,7 @@ class SharedParameters:
                 raise InputError(lines[0])
 
     def _ids(self, stage: int, members: Sequence[Member]) -> frozenset[int]:
-        """Returns the ``id`` of each parameter of ``stage`` that ``members`` names.
+        """Returns the ``id`` of each parameter of ``stage`` among ``members``, pairs (stage, name).
 
         A parameter with several names has only one ``id``.
         """

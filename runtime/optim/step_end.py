@@ -33,8 +33,8 @@ class StepEnd:
 
     ``context``: the rank's program, options and resources. ``before``: the step end of an earlier
     program for the same stages, whose optimizers this one continues to use; None: the pipeline's
-    first one, which sets all replicas to the first. All ranks create and ``close`` theirs at the
-    same time.
+    first one, which sets the parameters of all replicas to those of the first. All ranks create and
+    ``close`` theirs at the same time.
 
     Attributes: ``modules``, the stages that the rank owns; ``optimizers``, by stage; ``stashes``,
     the weight versions of stages whose optimizers step after each microbatch; ``seed``, the
@@ -161,7 +161,7 @@ class StepEnd:
             self._optimize(stage)
 
     def _optimize(self, stage: int) -> None:
-        """Steps the optimizer of ``stage``; a subclass may decide against it."""
+        """Steps the optimizer of ``stage``; subclasses may skip or postpone the step."""
         self.optimizers[stage].step()
 
     def check_norm(self) -> None:
@@ -173,7 +173,10 @@ class StepEnd:
             self.averaging.finish()
 
     def over(self) -> None:
-        """Called at the end of each step, after all instructions of the rank."""
+        """Called at the end of each step, after all instructions of the rank.
+
+        Here, it does nothing.
+        """
 
     def validate(self) -> bool:
         """Waits for the verdict on the last step, if it is pending.
@@ -183,7 +186,10 @@ class StepEnd:
         return False
 
     def restore(self) -> None:
-        """Restores the state at the beginning of the step, if its first ops must be repeated."""
+        """Restores the state at the beginning of the step.
+
+        Called if the step's first ops must be repeated.
+        """
 
     def close(self) -> None:
         """Closes the connections that only this step end uses."""

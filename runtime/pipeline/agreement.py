@@ -46,11 +46,11 @@ def check_alike(program: Program, options: PipelineOptions) -> None:
 def _check_hashes(
     program: Program, options: Mapping[str, object], gather: Callable[[Any], list[Any]]
 ) -> None:
-    """Raises InputError on all ranks if the ranks would not run the same messages and ops.
+    """Raises InputError on all ranks if their programs or options would not run together.
 
-    Compares hashes of everything that determines these: instructions, buffers, placement, transfers
-    and ``options``. Profiles, planned times and reports may differ. ``gather(value)`` returns the
-    values of all ranks.
+    Compares hashes of everything that determines the messages and ops of a rank: instructions,
+    buffers, placement, transfers and ``options``. Profiles, planned times and reports may differ.
+    ``gather(value)`` returns the values of all ranks.
     """
     lines = [*(f"{name}: {value}" for name, value in options.items()), *_described(program)]
     digest = sha256("\n".join(lines).encode()).hexdigest()
@@ -75,7 +75,10 @@ def _described(program: Program) -> Iterator[str]:
 
 
 def _difference(rows: Sequence[Sequence[str]]) -> str:
-    """Returns an error message with the first line that differs between the ranks' ``rows``."""
+    """Returns an error message with the first line that is not equal on all ranks.
+
+    ``rows``: for each rank, its lines (:func:`_described`).
+    """
     pairs = zip_longest(*rows, fillvalue="nothing more")
     first = next(lines for lines in pairs if len(set(lines)) > 1)
     having: dict[str, list[str]] = {}
@@ -96,7 +99,8 @@ def same(one: Program, other: Program) -> bool:
 class FirstStep:
     """Checks in a pipeline's first step that ranks and replicas were given matching arguments.
 
-    ``over``: whether the checks are done, or switched off by the option ``check``.
+    ``over``: whether there is nothing left to check: after the first step, or without the option
+    ``check``.
     """
 
     def __init__(self, context: RankContext, step_end: StepEnd) -> None:
@@ -107,10 +111,10 @@ class FirstStep:
     def agree(self, program: Program, *, given: bool, update: bool) -> None:
         """Compares the arguments of the first step between ranks and replicas; all ranks call it.
 
-        ``program``: the one that the step runs. ``given``: whether it is an argument of the step
-        rather than the pipeline's own. ``update``: whether the optimizers step. Raises InputError
-        on all ranks of all replicas if ``update``, the programs, the numbers of microbatches or the
-        parameters that are trained differ.
+        ``program``: the program that the step runs. ``given``: whether it is an argument of the
+        step rather than the pipeline's own. ``update``: whether the optimizers step. Raises
+        InputError on all ranks of all replicas if ``update``, the programs, the numbers of
+        microbatches or the parameters that are trained differ.
         """
         transport, group = self._context.transport, self._context.options.data_group
         rows = transport.gather((update, given, self._shared.trained()))
@@ -140,8 +144,8 @@ class FirstStep:
 def _check(what: str, values: Sequence[object], those: str = "ranks") -> None:
     """Raises InputError if ``values`` are not all equal.
 
-    ``what``: the beginning of the message. ``those``: "ranks" or "replicas", each of which has one
-    of the ``values``.
+    ``what``: the beginning of the message. ``those``: "ranks" or "replicas"; there is one value for
+    each of them.
     """
     if len(set(values)) > 1:
         error = InputError(f"{what} on all {those}, got {list(values)}")

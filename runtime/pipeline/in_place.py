@@ -37,8 +37,8 @@ from .steps.prepared import Prepared, make_cell
 class StagesInPlace:
     """Measures the stages of one rank of a pipeline.
 
-    ``own``: the pipeline's program and stages; its cells contain the arguments of a step.
-    ``asked``: what to measure. All ranks create their object and call :meth:`measure`.
+    ``own``: everything prepared for the pipeline's own program; its cells contain the arguments of
+    a step. ``asked``: what to measure. All ranks create their object and call :meth:`measure`.
     """
 
     def __init__(self, own: Prepared, asked: Asked) -> None:
@@ -54,7 +54,7 @@ class StagesInPlace:
     def measure(self) -> Measurement:
         """Returns the joint profile of all processes: stages, links and, if requested, the host.
 
-        Gradients, buffers and random states are then as before; parameters do not change.
+        Afterwards, gradients, buffers and random states are as before; parameters do not change.
         """
         context, problem = self._context, self._context.program.schedule.problem
         optimizers = self._own.step_end.optimizers
@@ -82,9 +82,9 @@ class StagesInPlace:
         )
 
     def _gather(self, own: list[Any]) -> list[Any]:
-        """Returns the concatenation of the lists ``own`` of all processes.
+        """Returns one list with the elements of the lists ``own`` that all processes pass.
 
-        If the pipeline was given a ``transport``, only lists of the ranks that it connects.
+        If the pipeline was given a ``transport``, only the ranks that it connects are included.
         """
         rows: list[Any] = [None] * (dist.get_world_size() if dist.is_initialized() else 0)
         if self._context.options.transport is not None or not rows:
@@ -106,9 +106,10 @@ class StagesInPlace:
         return StageProbe(runner, asked, sources, cells, interfaces=interfaces, device=device)
 
     def _part(self, stage: int, probe: StageProbe, held: dict[str, int]) -> StagePart:
-        """Returns the stage's times that ``probe`` has measured, and its bytes.
+        """Returns the measurements of ``stage``: the times in ``probe``, and the bytes.
 
-        Measuring the bytes runs each microbatch once more. ``held``: the bytes besides activations.
+        Measuring the bytes runs each microbatch once more. ``held``: the bytes besides activations,
+        by the keys of a stage in a profile.
         """
         sizes = probe.sizes()
         if self._interfaces:
@@ -128,10 +129,11 @@ class StagesInPlace:
         return [sequences(first[0])] if first else []
 
     def _links(self, largest: int) -> list[LinkSamples]:
-        """Returns the samples of those links of which this rank is the lower of the two ranks.
+        """Returns the measured message times of the links between this rank and higher neighbors.
 
-        ``largest``: bytes of the largest activation. The links are measured over new connections,
-        as a program's transport connects only ranks that exchange messages.
+        Neighbors are the adjacent ranks in a ring. ``largest``: bytes of the largest activation.
+        The links are measured over new connections, as a program's transport connects only ranks
+        that exchange messages.
         """
         context = self._context
         routes = ring_routes(context.transport.size, context.options.timeout)

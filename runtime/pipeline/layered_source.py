@@ -98,7 +98,7 @@ def _brief(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class LayeredSource:
-    """A model source that is ``source`` cut into the given stages.
+    """A model source that cuts ``source`` into given stages.
 
     ``parts``: for each stage, the names of its layers.
     """
@@ -107,7 +107,7 @@ class LayeredSource:
     parts: tuple[tuple[str, ...], ...]
 
     def stages(self, count: int) -> Sequence[Stage]:
-        """Returns one function per stage that creates its module; ``count`` is ignored."""
+        """Returns a function for each stage that creates its module; ``count`` is ignored."""
         return [partial(self._stage, part) for part in self.parts]
 
     def _stage(self, part: Sequence[str]) -> nn.Module:
@@ -122,9 +122,9 @@ class LayeredSource:
         return module
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        """Returns groups of (stage, parameter name) that are one parameter, at most one per stage.
+        """Returns groups of (stage, parameter name) that are one parameter.
 
-        ``count`` is ignored.
+        A group has at most one parameter name per stage. ``count`` is ignored.
         """
         stage_of = {name: s for s, part in enumerate(self.parts) for name in part}
         groups = []
@@ -183,7 +183,7 @@ class LayeredSource:
 
 
 class LayerSequence(nn.Sequential):
-    """Layers in sequence, each called with the output of the previous one: one or more tensors."""
+    """Modules that run in sequence, each with the tensors that the previous one has returned."""
 
     def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
         for layer in self:

@@ -111,7 +111,10 @@ Place: TypeAlias = Callable[[Stage, int], nn.Module]
 
 
 def on_device(device: torch.device, dtype: torch.dtype | None) -> Place:
-    """Returns a :data:`Place` that creates stages on ``device``, in ``dtype`` if it is not None."""
+    """Returns a :data:`Place` that creates stages on ``device``.
+
+    If ``dtype`` is not None, their floating-point parameters and buffers are converted to it.
+    """
     return lambda stage, number: made(stage, number).to(device=device, dtype=dtype)
 
 

@@ -244,9 +244,9 @@ def connected(
 ) -> RankContext:
     """Returns the rank's context, with connections to all ranks that it communicates with.
 
-    ``before``: the context of an earlier program, whose connections are used if they are the same.
-    ``held``: the exit stack on which the closing of new connections is registered. All ranks call
-    it.
+    ``before``: the context of an earlier program; its connections are used if the same ones are
+    needed. ``held``: the exit stack on which the closing of new connections is registered. All
+    ranks call it.
     """
     relays = options.needs_norm and options.post_validation and has_relays(program)
     gathers = options.needs_norm and not relays

@@ -88,11 +88,11 @@ class RankPipeline:
         return cls(program, placed_stages(source, count, place), **merged)
 
     def _of_step(self, program: Program | None, *, update: bool) -> Prepared:
-        """Returns what a step needs to run ``program``; None: the pipeline's own program.
+        """Returns everything that a step needs to run ``program``; None: the pipeline's own one.
 
-        If ``program`` must be prepared, what was prepared for another one that an earlier step was
-        given is closed. In the first step, compares the ranks' arguments, among them ``update``.
-        All ranks call it.
+        What was prepared for a program given to an earlier step is reused for an equal program, and
+        closed for a different one (other than the pipeline's own). In the first step, compares the
+        ranks' arguments, among them ``update``. All ranks call it.
         """
         with self.together():
             if program is not None and not isinstance(program, Program):
@@ -108,8 +108,8 @@ class RankPipeline:
     def _prepared(self, program: Program) -> Prepared:
         """Prepares ``program``, which was given to a step; all ranks call it.
 
-        It uses the pipeline's connections if it needs the same. Closes the connections of the
-        program that an earlier step was given.
+        It uses the pipeline's connections if it needs the same ones. Closes the connections of the
+        last different program that was given to a step.
         """
         self.finish()  # before that, ranks may have different loss scales
         before = self._own.context
@@ -125,17 +125,17 @@ class RankPipeline:
     def _take_turn(self, ran: Prepared) -> None:
         """Makes ``ran`` continue from the state after the last step, which another program ran.
 
-        Waits for a pending verdict on that step. The state is the loss scale, and whether gradients
-        are accumulated.
+        First waits for the verdict on that step, if it is pending. The state consists of the loss
+        scale and of whether gradients are accumulated.
         """
         self._validate()
         ran.step_end.follow(self._last.step_end)
         self._last = ran
 
     def _validate(self) -> None:
-        """Waits until it is known whether the optimizer step was right, with post-validation.
+        """Waits for the verdict on the last step, if it is pending (with post-validation).
 
-        If it was wrong, it is repeated. Returns immediately if nothing is pending.
+        If the optimizer step was wrong, it is corrected.
         """
         with ending_together(self._last.context.transport):
             try:
@@ -148,7 +148,7 @@ class RankPipeline:
 
     @staticmethod
     def _refill(ran: Prepared, data: StepData) -> None:
-        """Prepares the ops of the current step to run again from its beginning: fills the cells."""
+        """Fills the cells with the current step's data again, so that its ops can be repeated."""
         store = ran.context.store
         ran.clear()
         ran.inputs.put(data)
@@ -237,10 +237,9 @@ class RankPipeline:
 
     @property
     def barrier_note(self) -> str | None:
-        """A warning that all ranks wait before they step, which the schedule does not assume.
+        """A warning that all ranks wait for the gradient norm before they step.
 
-        They wait for the norm of all gradients. None if they do not wait, or the schedule was made
-        for such a barrier.
+        None if they do not wait, or if the schedule is suitable for such a barrier.
         """
         waits = self._own.context.waits_for_norm
         return made_without_barrier(self.program.schedule) if waits else None
@@ -278,9 +277,9 @@ class RankPipeline:
         return self.measured(asked, StepData(inputs, options, target, loss_kwargs or {}))
 
     def measured(self, asked: Asked, data: StepData) -> Measurement:
-        """Returns the result of :meth:`profile` for these settings and this data of a step.
+        """Returns the result of :meth:`profile` for the settings ``asked`` and a step's ``data``.
 
-        ``asked``: the quantities to measure. All ranks call it.
+        All ranks call it.
         """
         if self.program.schedule.transfers:
             raise InputError("profile: expected a program that sends activations, not weights")
@@ -347,7 +346,7 @@ class RankPipeline:
     def eager_stages(self) -> dict[int, str]:
         """This rank's stages that run as modules although graphs were requested.
 
-        Maps each to the reason. Complete after the first step.
+        Maps each of these stages to the reason. Complete after the first step.
         """
         found = {s: runner.refusal for s, runner in self._own.graphed.items()} | self._own.never
         return {s: why for s, why in found.items() if why is not None}

@@ -53,7 +53,8 @@ class PipelineState:
     def loss_scale(self) -> LossScale | None:
         """Returns the loss scale of the next step, or None without loss scaling.
 
-        Ranks that own no stage receive it from one that does, as they do not update it themselves.
+        A rank that owns no stage receives it from a rank that owns one, as it does not update the
+        loss scale itself.
         """
         own, homes = self._step_end.loss_scale, self._role.holders
         if own is not None and len(set().union(*homes)) < self._context.transport.size:
@@ -61,9 +62,9 @@ class PipelineState:
         return self._step_end.loss_scale
 
     def _own(self) -> dict[str, Any]:
-        """Returns the state by section (see :data:`SECTIONS`), without changing buffers.
+        """Returns this rank's state by section (see :data:`SECTIONS`), without changing buffers.
 
-        Raises InputError on all ranks if it cannot be created on one.
+        If it cannot be created on one rank, raises InputError on all ranks.
         """
         self._all_names()
         self.loss_scale()
@@ -158,7 +159,10 @@ class PipelineState:
                 )
 
     def _check(self, state: Any, own: Mapping[str, Any]) -> None:
-        """Raises InputError for the first difference between ``state`` and ``own``."""
+        """Raises InputError for the first difference between ``state`` and ``own``.
+
+        ``own``: this rank's state.
+        """
         for line in self._faults(state, own):
             raise InputError(f"state_dict: {line}")
 

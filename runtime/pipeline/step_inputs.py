@@ -35,8 +35,9 @@ class StepData:
 class StepInputs:
     """Fills a rank's ``cells`` with a step's batches, split into ``microbatches``.
 
-    ``cells``: by (stage, microbatch). ``last``: pairs of a microbatch and its cell of the last
-    stage, which will contain its output and loss; empty if this rank does not run that stage.
+    ``cells``: by (stage, microbatch). ``last``: for each microbatch, a pair of its index and its
+    cell of the last stage, which will contain its output and loss; empty if this rank does not run
+    that stage.
     """
 
     def __init__(self, context: RankContext, cells: Cells, microbatches: int) -> None:
@@ -47,10 +48,11 @@ class StepInputs:
         self.last = [(j, cell) for (s, j), cell in cells.items() if s == end]
 
     def put(self, data: StepData, *, judged: bool = True) -> None:
-        """Fills the cells with ``data``; with targets only if ``judged`` (losses are computed).
+        """Fills the cells with ``data``.
 
-        Raises InputError if an argument that this rank needs is missing, and ShapeError if a batch
-        cannot be split into the number of microbatches.
+        ``judged``: whether losses are computed; otherwise, targets are not needed. Raises
+        InputError if an argument that this rank needs is missing, and ShapeError if a batch cannot
+        be split into the number of microbatches.
         """
         if self._first:
             self._put_inputs(data)

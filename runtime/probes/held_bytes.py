@@ -16,13 +16,13 @@ def held_bytes(
 ) -> dict[str, int]:
     """Returns the bytes of weights, gradients and optimizer state of ``stage`` on this device.
 
-    They are by the keys of a stage in a profile: ``weight_bytes``, ``grad_bytes`` and, if
-    ``optimizer`` is given or no parameter is trained, ``optimizer_bytes``. Of sharded tensors, only
-    this device's part counts. But a stage wrapped in ``fully_shard`` counts with its shards as well
-    as its whole parameters and gradients, as during a step, and one that is computed in another
-    dtype with its weights in both dtypes. ``optimizer``: the stage's own; state that a parameter
-    will have only after its first step counts, too. Must not be called during a step, as it
-    releases gathered parameters.
+    The keys are those of a stage in a profile: ``weight_bytes``, ``grad_bytes`` and, if
+    ``optimizer`` is given or no parameter is trained, ``optimizer_bytes``. A sharded tensor counts
+    with only this device's part. But a stage wrapped in ``fully_shard`` counts with its shards as
+    well as its whole parameters and gradients, as during a step, and one that is computed in
+    another dtype with its weights in both dtypes. ``optimizer``: the stage's own; state that a
+    parameter will have only after its first step counts, too. Must not be called during a step, as
+    it releases gathered parameters.
     """
     store.release()
     whole = list(store.parameters(stage))
@@ -45,6 +45,9 @@ def local_bytes(tensor: Tensor) -> int:
 
 
 def _gradient_bytes(parameter: nn.Parameter) -> int:
-    """Returns the bytes of a gradient of ``parameter``, which may have a dtype of its own."""
+    """Returns the bytes that a gradient of ``parameter`` would occupy on this device.
+
+    Its dtype may differ from that of ``parameter``.
+    """
     dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype
     return local_bytes(parameter) // parameter.dtype.itemsize * dtype.itemsize

@@ -37,8 +37,8 @@ ALIKE = 3.0
 class LinkSamples:
     """One-way times of messages between two ``ranks``, or of copies to the host and back.
 
-    ``times``: for each size of message in bytes, a list of milliseconds. For copies, both ranks are
-    the same.
+    ``times``: for each size in bytes, a list of milliseconds. For copies, both ``ranks`` are the
+    rank that made them.
     """
 
     ranks: tuple[int, int]
@@ -48,7 +48,7 @@ class LinkSamples:
 def ring(ranks: int) -> list[tuple[int, int]]:
     """Returns the pairs of neighbors in a ring of ``ranks`` ranks, each with the lower rank first.
 
-    They are in ascending order; an empty list for one rank.
+    The pairs are in ascending order. For one rank, returns an empty list.
     """
     pairs = {(min(r, (r + 1) % ranks), max(r, (r + 1) % ranks)) for r in range(ranks)}
     return sorted(pairs) if ranks > 1 else []
@@ -64,9 +64,9 @@ def ring_routes(ranks: int, timeout: float) -> Routes:
 
 
 def probe_links(transport: Transport, largest: int, device: torch.device) -> list[LinkSamples]:
-    """Returns the samples of those links of which this rank is the lower of the two ranks.
+    """Returns the measured message times of the links between this rank and higher neighbors.
 
-    The links are those between neighbors in a ring, which ``transport`` connects; they are measured
+    Neighbors are the adjacent ranks in a ring, which ``transport`` connects. All links are measured
     one after the other. ``largest``: the bytes of the largest activation; messages of this size,
     small and large ones are measured. All ranks call it.
     """
@@ -86,7 +86,7 @@ def probe_links(transport: Transport, largest: int, device: torch.device) -> lis
 def _ping_pong(
     transport: Transport, pair: tuple[int, int], size: int, device: torch.device
 ) -> list[float]:
-    """Returns half of the time of each round trip of ``size`` bytes, in milliseconds.
+    """Returns half the time, in milliseconds, of each of several round trips of ``size`` bytes.
 
     Both ranks of ``pair`` call it.
     """
@@ -166,7 +166,7 @@ def links_of(samples: Sequence[LinkSamples], most: float = inf) -> Links:
 
 
 def link_of(samples: Sequence[LinkSamples], most: float = inf) -> Link:
-    """Returns the latency and bandwidth that fit the times of the shortest and longest messages.
+    """Returns the latency and bandwidth that fit the times of the smallest and largest messages.
 
     The times are the medians over all ``samples``. ``most``: an upper bound of the latency, in
     milliseconds.

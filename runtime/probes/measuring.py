@@ -30,8 +30,9 @@ def check_numbers(**numbers: int | None) -> None:
 class StagePart:
     """Measurements of one ``stage`` in one process.
 
-    ``times``: milliseconds of each run, by kind of op. ``sizes``: bytes, by the keys of a stage in
-    a profile. ``eager``: why the stage ran as a module although graphs were requested, else None.
+    ``times``: for each kind of op, the milliseconds of each of its runs. ``sizes``: bytes, by the
+    keys of a stage in a profile. ``eager``: the reason why the stage ran as a module although
+    graphs were requested, else None.
     """
 
     stage: int
@@ -41,17 +42,17 @@ class StagePart:
 
 
 def sequences(inputs: Sequence[Any]) -> int | None:
-    """Returns the number of sequences in a microbatch.
+    """Returns the number of sequences in a microbatch, or None if it is unknown.
 
-    ``inputs``: the first stage's inputs of that microbatch. The number is the size of the first
-    input's dimension 0, if this is a tensor with several dimensions; otherwise None.
+    ``inputs``: the first stage's inputs of that microbatch. The number is the size of dimension 0
+    of the first one, which must be a tensor with several dimensions.
     """
     first = inputs[0] if inputs else None
     return len(first) if isinstance(first, Tensor) and first.dim() > 1 and len(first) else None
 
 
 def largest_activation(parts: Sequence[StagePart]) -> int:
-    """Returns the bytes of the largest output that a stage sends to the next one.
+    """Returns the bytes of the largest output that any stage in ``parts`` sends to the next one.
 
     Returns 0 if there is only one stage.
     """
@@ -66,11 +67,11 @@ def measurement(
 ) -> Measurement:
     """Returns the measured profile with its statistics.
 
-    ``parts``: the measurements of stages in all processes. If there are several of a stage, times
-    are the median of all samples, and bytes the maximum. ``links``: the samples of messages between
-    ranks, among them those as large as the largest activation; empty for one rank. ``host``: the
-    samples of copies to the host; empty if not measured. ``facts``: other fields of
-    :class:`Profile`.
+    ``parts``: the measurements of stages in all processes. If a stage was measured in several
+    processes, its times are the medians of all samples, and its bytes the maximum. ``links``: the
+    samples of messages between ranks, among them those as large as the largest activation; empty
+    for one rank. ``host``: the samples of copies to the host; empty if not measured. ``facts``:
+    values for other fields of :class:`Profile`, by name.
     """
     each = [[p for p in parts if p.stage == s] for s in sorted({part.stage for part in parts})]
     delay = Figure.of(times_of(links, largest_activation(parts))) if links else None

@@ -60,7 +60,7 @@ class Asked:
 
     @property
     def ways(self) -> dict[str, tuple[OpKind, ...]]:
-        """The variants to run: by name, the ops of a microbatch in their order."""
+        """The variants to run: for each, by name, the ops of a microbatch in their order."""
         f, b, w = OpKind.F, OpKind.B, OpKind.W
         found: dict[str, tuple[OpKind, ...]] = {"split": (f, b, w)}
         if self.fused:
@@ -75,12 +75,12 @@ class Asked:
 class StageProbe:
     """Measures the stage that ``runner`` runs.
 
-    ``asked``: what to measure. ``sources``: for each microbatch, a cell of a step with its
-    arguments. ``cells[v][j]``: the cell in which microbatch j of variant v runs.
+    ``asked``: what to measure. ``sources``: for each microbatch, the cell that contains its
+    arguments in a step. ``cells[v][j]``: the cell in which microbatch j of variant v runs.
     ``interfaces[s][j]``: shapes and dtypes of the output of stage s for microbatch j.
 
-    ``times``: milliseconds by kind of op, of all rounds that count. If several variants contain a
-    kind, only the first one is timed.
+    ``times``: for each kind of op, milliseconds in all rounds that count. If several variants
+    contain a kind, only the first of them is timed.
     """
 
     def __init__(
@@ -110,7 +110,11 @@ class StageProbe:
             self._add(way, microbatches)
 
     def _add(self, way: Sequence[OpKind], microbatches: Sequence[tuple[_Inputs, Cell]]) -> None:
-        """Adds the calls of one variant to a round; ``way``: the ops of each microbatch."""
+        """Adds the calls of one variant to a round.
+
+        ``way``: the ops of each microbatch in this variant. ``microbatches``: for each microbatch,
+        its inputs and the cell in which it runs.
+        """
         first = _forwards(way)
         new = {kind for kind in way if not kind.copies} - self.times.keys()
         self.times |= {kind: [] for kind in way if kind in new}
@@ -230,7 +234,7 @@ class _Inputs:
             give_input(cell, self._x)
 
     def gradients(self, cell: Cell) -> None:
-        """Sets the gradients of the stage's outputs in ``cell``; none on the last stage."""
+        """Sets the gradients of the stage's outputs in ``cell``; does nothing on the last stage."""
         if self._dy:
             self._held += self._memory.hold(*self._dy)
             cell.dy = self._dy

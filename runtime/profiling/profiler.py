@@ -73,9 +73,9 @@ def measure_profile(
     ``in_flight``: the number of microbatches per round, by default ``ranks``. ``dtype``: that of
     parameters and inputs; None keeps the source's. ``together`` False: a single process measures
     one stage after the other, and no links; these are the times if nothing else runs. ``name``: the
-    profile's. ``timeout``: the maximum seconds of a message. ``recompute``: also measure T_R and
-    M_R. ``offload``: also measure M_O, the offloaded bytes and the link to the host. ``stages_as``:
-    see :class:`~..pipeline.pipeline.Pipeline`.
+    name of the profile. ``timeout``: the maximum seconds of a message. ``recompute``: also measure
+    T_R and M_R. ``offload``: also measure M_O, the offloaded bytes and the link to the host.
+    ``stages_as``: see :class:`~..pipeline.pipeline.Pipeline`.
 
     Raises InputError for invalid settings, LaunchError if a rank fails.
     """
@@ -120,7 +120,8 @@ def _measure_rank(
     """Measures this rank's stages, and returns the joint measurement of all ranks.
 
     ``asked``: the quantities to measure. ``options``: keyword arguments of :class:`Pipeline`.
-    ``on``: the type of device, ``cpu`` or ``cuda``.
+    ``on``: the type of the device, ``cpu`` or ``cuda``. ``dtype``: the dtype of parameters and
+    inputs; None keeps the source's.
     """
     device = torch.device(on)
     if device.type == "cuda":
@@ -140,11 +141,12 @@ def _measure_rank(
 
 
 def measurable(stages: int, ranks: int, asked: Asked, name: str) -> Program:
-    """Returns a program that is only used to create a pipeline whose stages are measured.
+    """Returns a program with which a pipeline is created only to measure its stages.
 
     The program is never run. Stage s is on rank s mod ``ranks``. Its ops are F, B and W of the
     microbatches to measure. The program ends with a reduction over all stages, so that any
-    parameters may be tied. ``name``: the name of the program's profile.
+    parameters may be tied. ``asked``: what is measured. ``name``: the name of the program's
+    profile.
     """
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * stages, ranks, name=name)
     placement = Placement.of_stages([s % ranks for s in range(stages)], ranks=ranks)

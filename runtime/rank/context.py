@@ -19,10 +19,10 @@ from .role import RankRole
 class RankContext:
     """The program, options and resources that all parts of a rank's pipeline use.
 
-    ``role``: the stages that the rank runs and owns. ``store``: their modules, on ``device``.
-    ``memory``: counts bytes of activations. ``relays``: whether the gradient norm is summed by
-    messages from rank to rank and optimizers step before it is known (post-validation). ``routes``:
-    the connections that ``transport`` has opened.
+    ``role``: the stages that the rank runs and owns. ``store``: the modules of these stages, on
+    ``device``. ``memory``: counts bytes of activations. ``relays``: whether the gradient norm is
+    summed by messages from rank to rank and optimizers step before it is known (post-validation).
+    ``routes``: the connections that ``transport`` has opened.
     """
 
     program: Program
@@ -37,5 +37,8 @@ class RankContext:
 
     @property
     def waits_for_norm(self) -> bool:
-        """Whether optimizers step only after all ranks have the norm of all gradients."""
+        """Whether optimizers step only after all ranks have received the norm of all gradients.
+
+        False with post-validation, and if no norm is needed.
+        """
         return self.options.needs_norm and not self.relays

@@ -9,7 +9,7 @@ from pipeloom.ir.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """A factor of all losses that adapts as in ``torch.amp.GradScaler``.
+    """A factor by which all losses are multiplied; it adapts as in ``torch.amp.GradScaler``.
 
     If a step has NaN or Inf in its gradients, it is skipped, and ``scale`` is multiplied by
     ``backoff``. After ``interval`` consecutive steps with finite gradients, counted by ``good``, it

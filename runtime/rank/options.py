@@ -75,13 +75,13 @@ class PipelineOptions:
             raise InputError("transport: expected none together with group, which has other ranks")
 
     def whereabouts(self) -> tuple[int, int]:
-        """Returns this rank and the number of ranks of the pipeline."""
+        """Returns this rank and the number of ranks of the pipeline, as a pair."""
         if self.transport is not None:
             return self.transport.rank, self.transport.size
         return whereabouts_in(self.group)
 
     def made_together(self) -> AbstractContextManager[None]:
-        """Returns a context in which all ranks create a pipeline.
+        """Returns a context in which each rank creates its part of a pipeline.
 
         If one rank raises an exception in it, all ranks raise that exception.
         """

@@ -15,7 +15,7 @@ from ..transport import Routes
 
 @dataclass(frozen=True, slots=True)
 class RankRole:
-    """The stages that ``rank`` runs, owns and needs in a program.
+    """The stages of a program that ``rank`` runs, owns or needs.
 
     ``users``: for each stage, the ranks that run it. ``holders``: for each stage, the ranks that
     own it. ``needed``: the stages whose modules this rank needs, ascending, because it runs them,
@@ -85,8 +85,8 @@ def routes_of(
 
     These are the pairs (sender, receiver) of its messages, and the groups of ranks that sum the
     gradients of tied parameters or of a stage that several ranks own. ``held``: for each stage, the
-    ranks that own it. ``tied``: groups of tied parameters. ``timeout``: in seconds. ``gathers``:
-    whether the norm of all gradients is summed over all ranks.
+    ranks that own it. ``tied``: groups of tied parameters. ``timeout``: the maximum seconds of each
+    wait. ``gathers``: whether the norm of all gradients is summed over all ranks.
     """
     channels = {
         (rank, i.target)

@@ -42,7 +42,10 @@ class FlatWeights:
 
     @torch.no_grad()
     def copy(self, values: Sequence[Tensor]) -> None:
-        """Copies ``values`` (of any dtype) into the message, and binds the parameters to it."""
+        """Copies ``values`` into ``flat``, and makes the parameters views of it.
+
+        There is one value per parameter, of any dtype.
+        """
         for view, value in zip(self._views, values, strict=True):
             view.copy_(value)
         bind(self._parameters, self._views)
@@ -55,7 +58,7 @@ class FlatWeights:
 
 
 def bind(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> None:
-    """Makes ``values`` the local data of ``parameters``, one each."""
+    """Makes each of ``values`` the local data of the parameter at the same position."""
     for parameter, value in zip(parameters, values, strict=True):
         set_local(parameter, value)
 
@@ -63,9 +66,9 @@ def bind(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> None:
 def common_dtype(
     modules: Sequence[nn.Module], device: torch.device, other: torch.dtype | None = None
 ) -> torch.dtype:
-    """Returns the dtype of all parameters of ``modules``.
+    """Returns the dtype that all parameters of ``modules`` have in common.
 
-    Without parameters, returns ``other``, or torch's default dtype if that is None. Raises
+    Without parameters, returns ``other``, or torch's default dtype if ``other`` is None. Raises
     InputError if parameters differ in dtype or are not all on ``device``.
     """
     parameters = [p for module in modules for p in module.parameters()]

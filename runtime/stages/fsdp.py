@@ -48,7 +48,10 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def parameter_groups(part: FSDPModule) -> tuple[Any, ...]:
-    """Returns torch's parameter groups of ``part``; older versions of torch have at most one."""
+    """Returns torch's parameter groups of ``part``.
+
+    In older versions of torch, at most one exists.
+    """
     state: Any = part._get_fsdp_state()
     if hasattr(state, "_fsdp_param_groups"):
         return tuple(state._fsdp_param_groups)
@@ -58,9 +61,10 @@ def parameter_groups(part: FSDPModule) -> tuple[Any, ...]:
 class ShardedModule:
     """One stage whose parameters are sharded over the processes of ``group``.
 
-    ``whole``: the gathered parameters. ``timeout``: the limit for gathering on a CPU; on GPUs, that
-    of the shards' own process group applies. Raises InputError, which names the ``stage``, for a
-    module that is sharded only in part or over other processes. ``close`` restores the module.
+    ``whole``: the gathered parameters. ``timeout``: the time limit for gathering on a CPU; on GPUs,
+    the timeout of the shards' own process group applies. Raises InputError, which names the
+    ``stage``, for a module that is sharded only in part or over other processes. ``close`` restores
+    the module.
     """
 
     def __init__(
@@ -175,7 +179,7 @@ class ShardedModule:
 class ShardedStages(StageStore):
     """Stages of which some are sharded over ``group``.
 
-    ``seconds``: the limit of each wait for other processes on a CPU.
+    ``seconds``: the time limit of each wait for other processes on a CPU.
     """
 
     resident = False
@@ -215,8 +219,8 @@ def resident_stages(
 ) -> StageStore:
     """Returns the store of stages whose weights stay on this rank, or are sharded over ``group``.
 
-    ``seconds``: the limit of each wait for shards of other processes. Raises InputError for sharded
-    stages without a ``group``.
+    ``seconds``: the time limit of each wait for shards of other processes. Raises InputError for
+    sharded stages without a ``group``.
     """
     sharded = [s for s, module in modules.items() if is_sharded(module)]
     if not sharded:

@@ -50,9 +50,10 @@ class GradientAccumulator:
 
     @torch.no_grad()
     def leave(self, received: Tensor | None) -> Tensor:
-        """Returns the D to send, to which a rank that does not own the stage adds its gradients.
+        """Returns the D to send.
 
-        ``received``: the D that is passed on, which is changed in place; None: a new D.
+        A rank that does not own the stage adds its gradients to it. ``received``: the D that this
+        rank passes on, which is changed in place; None: a new D is created.
         """
         sent = received
         if sent is None:

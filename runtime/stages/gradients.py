@@ -18,7 +18,7 @@ NOTHING = -0.0
 
 
 def nothing(dtype: torch.dtype) -> complex:
-    """Returns the initial value of sums of this dtype: -0.0, also as imaginary part."""
+    """Returns the initial value of sums of this dtype: -0.0, for a complex dtype in both parts."""
     return complex(NOTHING, NOTHING) if dtype.is_complex else NOTHING
 
 
@@ -31,7 +31,7 @@ def gradient_of(parameter: nn.Parameter) -> Tensor:
 
 
 def reals(tensor: Tensor) -> Tensor:
-    """Returns the tensor, or a complex one as a view of real numbers (..., 2).
+    """Returns a complex tensor as a view of real numbers (..., 2); other tensors unchanged.
 
     It is a copy if the conjugate bit is set.
     """
@@ -41,8 +41,8 @@ def reals(tensor: Tensor) -> Tensor:
 def flattened(gradients: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:
     """Returns the gradients as one flat tensor of real numbers, for a message.
 
-    ``dtype``: its dtype; by default one that can represent all gradients. A single gradient is not
-    copied if possible.
+    ``dtype``: the dtype of the result; None: one that can represent all gradients. A single
+    gradient is not copied if possible.
     """
     parts = [reals(gradient).flatten() for gradient in gradients]
     flat = parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -13,9 +13,9 @@ from pipeloom.ir.errors import InputError
 class MixedPrecision:
     """The dtypes of a stage's parameters and gradients.
 
-    ``master``: of the parameters that the optimizer updates, and of the gradients that a rank sums
-    over microbatches. ``param``: of the parameters that ops use and that are sent. ``reduce``: of
-    the gradients that are sent or summed over ranks.
+    ``master``: the dtype of the parameters that the optimizer updates, and of the gradients that a
+    rank sums over microbatches. ``param``: the dtype of the parameters that ops use and that are
+    sent. ``reduce``: the dtype of gradients that are sent or summed over ranks.
     """
 
     master: torch.dtype
@@ -24,12 +24,12 @@ class MixedPrecision:
 
     @property
     def mixed(self) -> bool:
-        """Whether ops use parameters of another dtype than the optimizer."""
+        """Whether ops use parameters of another dtype than those that the optimizer updates."""
         return self.param != self.master
 
 
 def check_floating(**dtypes: torch.dtype | None) -> None:
-    """Raises InputError with the argument's name for a dtype that is not floating-point."""
+    """Raises InputError if a dtype is not floating-point; the message names the argument."""
     for name, dtype in dtypes.items():
         if dtype is not None and not dtype.is_floating_point:
             raise InputError(f"{name}: expected a floating dtype, got {dtype}")

@@ -19,14 +19,15 @@ Stage: TypeAlias = nn.Module | Callable[[], nn.Module]
 
 
 class StageStore:
-    """The modules of the stages that this rank needs; their weights stay on this rank.
+    """The modules of the stages that this rank needs, whose weights stay on this rank.
 
     Subclasses: with :class:`~pipeloom.runtime.stages.streamed_weights.StreamedStages`, weights are
-    here only while they are needed; with :class:`~pipeloom.runtime.stages.fsdp.ShardedStages`, only
-    a shard is here between steps. A module is requested once and called in every F: the object
-    stays the same, but the data of its parameters may move.
+    on this rank only while they are needed; with
+    :class:`~pipeloom.runtime.stages.fsdp.ShardedStages`, only a shard is on it between steps. A
+    module is requested once and called in every F: the object stays the same, but the data of its
+    parameters may move.
 
-    ``resident``: whether weights always stay here, so that steps need not call ``gather``,
+    ``resident``: whether weights always stay on this rank, so that steps need not call ``gather``,
     ``begin`` and ``settle``.
     """
 
@@ -45,7 +46,10 @@ class StageStore:
         return self._modules[stage]
 
     def owns(self, stage: int) -> bool:
-        """Whether this rank has the stage's weights during all of its ops. If not, W lacks them."""
+        """Whether this rank has the stage's weights during all ops of the stage.
+
+        If not, the weights are missing in W.
+        """
         return True
 
     def parameters(self, stage: int) -> Sequence[nn.Parameter]:
@@ -79,7 +83,10 @@ class StageStore:
             self.release()
 
     def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
-        """Returns a reusable context in which an op of this kind can use the stage's weights."""
+        """Returns a reusable context in which an op of this kind can use the stage's weights.
+
+        Each op of the stage runs in such a context.
+        """
         return nullcontext()
 
     def trying(self, stage: int) -> AbstractContextManager[object]:

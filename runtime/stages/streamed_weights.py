@@ -40,7 +40,7 @@ class StreamedStages(StageStore):
 
     ``modules``: all stages that the rank runs, owns or passes on. Their parameters are moved into
     flat tensors; those of stages owned by other ranks occupy memory only while an op runs.
-    ``streamed``: the weights and gradients of each stage. ``param_dtype``, ``reduce_dtype``: see
+    ``streamed``: for each stage, its weights and gradients. ``param_dtype``, ``reduce_dtype``: see
     :class:`MixedPrecision`. ``master``: the dtype of all parameters, needed if no stage of this
     rank has parameters. Raises InputError if parameters differ in dtype, or if stages share one.
     """
@@ -95,8 +95,9 @@ class StreamedStages(StageStore):
 class StreamedStage:
     """The weights of one stage on one rank, which may be received or owned, and their gradients.
 
-    If another rank owns the weights, ops that use them run within this object as context: they are
-    in the parameters' memory only there. ``message``: their layout when they are sent.
+    If another rank owns the weights, ops that use them must run with this object as context, as the
+    parameters' memory is allocated and contains the weights only within it. ``message``: the layout
+    of the weights when they are sent.
     """
 
     def __init__(
@@ -133,7 +134,11 @@ class StreamedStage:
             self.weights.copy(self._masters)
 
     def settle(self) -> None:
-        """Makes the masters the parameters' data again, after the stage's last op in a step."""
+        """Ends the stage's part of a step, after its last op.
+
+        Removes the gradients of unused parameters and, in mixed precision, makes the masters the
+        parameters' data again.
+        """
         self._here = None
         self.gradients.settle()
         if self._masters is not None:

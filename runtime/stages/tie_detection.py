@@ -28,12 +28,12 @@ _Joined = TypeVar("_Joined", Member, int)
 
 
 def stages_of(group: Group) -> tuple[int, ...]:
-    """Returns the distinct stages of a group's parameters, ascending."""
+    """Returns the distinct stages in which the parameters of a group are, ascending."""
     return tuple(sorted({stage for stage, _ in group}))
 
 
 def ranks_of(stages: Sequence[int], holders: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Returns the ranks that own any of the stages, ascending.
+    """Returns the ranks that own at least one of ``stages``, ascending.
 
     ``holders``: for each stage of the program, the ranks that own it.
     """
@@ -41,7 +41,10 @@ def ranks_of(stages: Sequence[int], holders: Sequence[Sequence[int]]) -> tuple[i
 
 
 def tied_stages(tied: Iterable[Group]) -> list[tuple[int, ...]]:
-    """Returns, for each group whose parameter is in several stages, these stages, ascending."""
+    """Returns the tuples of several stages that share a parameter, each tuple once, sorted.
+
+    ``tied``: groups of tied parameters. The stages in a tuple are ascending.
+    """
     return sorted({stages for stages in map(stages_of, tied) if len(stages) > 1})
 
 
@@ -75,9 +78,9 @@ def registering() -> Iterator[_Registered]:
 def remember(module: nn.Module, registered: _Registered) -> None:
     """Records the places of those parameters of a new stage that were also registered elsewhere.
 
-    ``registered``: the registrations while ``module`` was created. A place consists of the index of
-    the registration (from 0), the number of all registrations, the class of the module and the name
-    of the parameter in it.
+    ``module``: the stage. ``registered``: the registrations while ``module`` was created. A place
+    consists of the index of the registration (from 0), the number of all registrations, the class
+    of the module and the name of the parameter in it.
     """
     inside = {(id(m), id(p)) for m in module.modules() for p in m.parameters(recurse=False)}
     every: defaultdict[int, list[Hashable]] = defaultdict(list)
@@ -106,9 +109,10 @@ def find_ties(
     """Returns groups of tied parameters as (stage, parameter name), the same on all ranks.
 
     These are the groups ``tied`` that the caller named, and those that any rank detects; groups
-    with a common parameter are merged. ``given``: the modules that this rank has of any of the
-    ``count`` stages. ``own``: those of the stages that it needs. ``gather(value)`` returns the
-    values of all ranks. Raises InputError for a stage in ``tied`` that does not exist.
+    with a common parameter are merged. ``count``: the number of stages. ``given``: all modules that
+    exist on this rank, by stage. ``own``: the modules of those stages that this rank needs.
+    ``gather(value)`` returns the values of all ranks. Raises InputError for a stage in ``tied``
+    that does not exist.
     """
     for group in tied:
         if not all(0 <= stage < count for stage, _ in group):
@@ -139,10 +143,10 @@ def _named(
 def _seen(
     named: Sequence[tuple[Member, nn.Parameter]], own: Mapping[int, nn.Module]
 ) -> tuple[Any, ...]:
-    """Returns a pair: groups of parameters that are one object on this rank, and places.
+    """Returns a pair: the groups of parameters that are one object on this rank, and places.
 
     The places are a dict (:data:`_Standing`) for those parameters of the ``own`` stages that were
-    also registered outside of their stage. ``named``: the result of :func:`_named`.
+    registered both in their stage and outside of it. ``named``: the result of :func:`_named`.
     """
     objects: dict[int, list[Member]] = {}
     for member, parameter in named:
@@ -156,9 +160,10 @@ def _seen(
 
 
 def _matching(rows: Iterable[_Standing]) -> list[list[Member]]:
-    """Returns groups of parameters that have the same places, of which each keeps different ones.
+    """Returns groups of tied parameters of different stages, which are recognized by their places.
 
-    ``rows``: the places of each rank's parameters.
+    Parameters form a group if they were registered in the same places and no two of them kept the
+    same place. ``rows``: for each rank, its parameters with their places.
     """
     alike: dict[Hashable, dict[Member, tuple[Hashable, ...]]] = {}
     for member, (every, kept, shape) in (item for row in rows for item in row.items()):
@@ -171,7 +176,7 @@ def _matching(rows: Iterable[_Standing]) -> list[list[Member]]:
 
 
 def joined(groups: Iterable[Iterable[_Joined]]) -> list[list[_Joined]]:
-    """Merges groups that have a common member; returns sorted lists, in sorted order."""
+    """Merges groups that have a common member; returns sorted groups, in sorted order."""
     apart: list[set[_Joined]] = []
     for group in map(set, groups):
         common = [other for other in apart if other & group]

@@ -49,7 +49,7 @@ def undisturbed(modules: Iterable[nn.Module], devices: Iterable[torch.device]) -
 class KeptBuffer:
     """The ``buffer`` of ``module`` called ``name``, as it was before a forward.
 
-    ``value``: a copy. ``version``: torch's version counter of the buffer.
+    ``value``: a copy of it. ``version``: torch's version counter of the buffer at that time.
     """
 
     module: nn.Module
@@ -74,9 +74,10 @@ class KeptBuffer:
 
 @contextmanager
 def kept_buffers(places: Iterable[tuple[nn.Module, str]]) -> Iterator[list[KeptBuffer]]:
-    """A context for a forward that may modify the buffers ``places``, pairs (module, name).
+    """A context for a forward that may modify buffers; yields a list of copies of them.
 
-    On exit, the list that it yields contains those that were modified, with their previous values.
+    ``places``: the buffers, as pairs of a module and a name in it. On exit, only those that were
+    modified remain in the list, with their previous values.
     """
     kept = _copies(places)
     yield kept

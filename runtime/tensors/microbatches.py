@@ -70,7 +70,7 @@ def split_options(options: Mapping[str, Any], microbatches: int) -> list[dict[st
 
 
 def option_counts(options: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the length of each keyword argument that is a list of microbatches, by name."""
+    """Returns the lengths of those keyword arguments that are lists of microbatches, by name."""
     return {name: len(value) for name, value in options.items() if _is_option_cut(value)}
 
 
@@ -87,7 +87,10 @@ def _is_option_cut(value: Any) -> bool:
 
 
 def _parts(batch: Any, microbatches: int, name: str) -> Sequence[Any]:
-    """Splits a whole batch; each microbatch has the structure of the batch."""
+    """Returns the microbatches of a batch that is not split yet.
+
+    Each has the same structure as the batch.
+    """
     leaves, tree = _pytree.tree_flatten(batch)
     rows = [_cut(leaf, microbatches, name) for leaf in leaves]
     return [_pytree.tree_unflatten([row[j] for row in rows], tree) for j in range(microbatches)]
@@ -101,7 +104,11 @@ def _cut(leaf: Any, microbatches: int, name: str) -> Sequence[Any]:
 
 
 def _likeness(part: Any) -> object:
-    """Returns the properties that microbatches of one batch must share."""
+    """Returns the properties of a microbatch that must be equal for all microbatches of a batch.
+
+    These are its structure, the dtype and the number of dimensions of each tensor, and, in a nested
+    microbatch, the types of other values.
+    """
     if isinstance(part, Tensor):
         return part.dim(), part.dtype
     leaves, tree = _pytree.tree_flatten(part)

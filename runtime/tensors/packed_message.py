@@ -35,8 +35,8 @@ class Spec:
 class PackedMessage:
     """The layout of tensors with these ``specs`` in one message of ``nbytes`` bytes.
 
-    A single tensor is sent as it is. Several tensors are copied into one tensor of bytes. Without
-    tensors, the message is one byte.
+    A single tensor is sent as it is. Several tensors are copied into one tensor of bytes. A message
+    without tensors is one byte.
     """
 
     def __init__(self, specs: Sequence[Spec]) -> None:

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 class RandomState:
     """A copy of the current states of random generators.
 
-    These are the default generators of the CPU and of ``devices``, and the generators ``own``.
+    It covers the default generators of the CPU and of ``devices``, and the generators ``own``.
     """
 
     def __init__(
@@ -35,7 +35,10 @@ class RandomState:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """A context that starts from the copied states; on exit, restores those from before it."""
+        """A context in which generators start from the copied states.
+
+        On exit, sets them to their states from before the context.
+        """
         after = _states(generator for generator, _ in self._states)
         self.restore()
         try:

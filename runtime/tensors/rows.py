@@ -13,7 +13,7 @@ from .packed_message import Spec
 
 
 def cut(batch: Tensor, microbatches: int, name: str) -> Sequence[Tensor]:
-    """Splits a batch into equal microbatches along dimension 0.
+    """Returns a batch split into equal microbatches along dimension 0.
 
     Raises ShapeError, with the batch's ``name``, if it cannot be split evenly.
     """
@@ -28,7 +28,7 @@ def cut(batch: Tensor, microbatches: int, name: str) -> Sequence[Tensor]:
 
 
 def merge(outputs: Sequence[Any]) -> Any:
-    """Concatenates the microbatches' outputs along dimension 0; scalars are stacked.
+    """Returns the microbatches' outputs concatenated along dimension 0; scalars are stacked.
 
     Outputs that are tuples or dicts are concatenated element by element. Values that are not
     tensors, or differ in more than the size of dimension 0, are returned as a list.

@@ -50,7 +50,7 @@ class StageInterface:
     def unlike(self, stage: int, found: StageInterface) -> ShapeError:
         """Returns the error to raise if ``stage`` has the interface ``found`` instead of this one.
 
-        This one was determined by shape inference.
+        This object is the interface that shape inference has determined.
         """
         what = f"stage {stage}: its output is {found}, was {self} when it was tried"
         if found.specs != self.specs:

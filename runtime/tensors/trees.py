@@ -45,5 +45,5 @@ def form(value: Any) -> Form:
 
 
 def shown(value: Any) -> str:
-    """Returns the text of a value, in which dtype and shape stand for each tensor."""
+    """Returns the text of a value, with the dtype and shape of each tensor in its place."""
     return str(_pytree.tree_map(lambda x: Spec.of(x) if isinstance(x, Tensor) else x, value))

@@ -61,9 +61,9 @@ def _close(name: str, callback: Any) -> None:
 def listening(callbacks: Sequence[Listener | str], *, progress: bool) -> Iterator[Listener]:
     """A context whose value is a function that calls all ``callbacks`` with a step's record.
 
-    ``callbacks``: functions, or names ``MODULE:ATTRIBUTE``. ``progress``: also write a line about
-    the step to standard error. At the end, the method ``close`` of each callback that has one is
-    called. If a callback raises, an ExecutionError that names it is raised. Under torchrun,
+    ``callbacks``: functions, or names ``MODULE:ATTRIBUTE``. ``progress``: whether it also writes a
+    line about the step to standard error. On exit, the method ``close`` of each callback that has
+    one is called. If a callback raises, an ExecutionError that names it is raised. Under torchrun,
     callbacks are called only in the first process.
     """
     if os.environ.get("RANK", "0") != "0":
@@ -84,7 +84,10 @@ def listening(callbacks: Sequence[Listener | str], *, progress: bool) -> Iterato
 
 
 def write_line(record: StepRecord) -> None:
-    """Writes a line about the step to standard error, and another with its note, if any."""
+    """Writes a line about the step to standard error.
+
+    If the record contains a note, writes it as another line.
+    """
     evaluated = "" if record.eval_loss is None else f", eval {record.eval_loss:.4f}"
     words = f"loss {record.loss:.4f}{evaluated}, {record.seconds * 1e3:.1f} ms"
     note = "" if record.note is None else f"note: {record.note}\n"

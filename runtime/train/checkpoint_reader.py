@@ -88,7 +88,7 @@ class Planner(DefaultLoadPlanner):
 
 
 def latest(folder: str) -> Path:
-    """Returns the path of ``folder`` if it is a checkpoint, else of the latest complete one in it.
+    """Returns ``folder`` if it is a checkpoint, else the latest complete checkpoint in it.
 
     Raises InputError if there is none.
     """
@@ -106,15 +106,15 @@ def latest(folder: str) -> Path:
 
 
 def complete(folder: Path) -> dict[int, Path]:
-    """Returns the paths of the complete checkpoints ``step-N`` in ``folder``, by N."""
+    """Returns the paths of the complete checkpoints in ``folder``, by the N in ``step-N``."""
     names = (path for path in folder.glob("step-*") if (path / METADATA).is_file())
     return {int(path.name[5:]): path for path in names if path.name[5:].isdecimal()}
 
 
 def saved_keys(path: Path) -> Mapping[str, Any]:
-    """Returns the metadata of the values in the checkpoint ``path``, by key.
+    """Returns the keys in the checkpoint ``path``, each mapped to the metadata of its value.
 
-    Raises InputError if it cannot be read.
+    Raises InputError if the checkpoint cannot be read.
     """
     return _metadata(path).state_dict_metadata
 
@@ -135,10 +135,10 @@ def check_files(path: Path) -> None:
 
 @contextmanager
 def told(path: Path, done: str, kind: type[PipeloomError] = InputError) -> Iterator[None]:
-    """A context that turns an error of torch.distributed.checkpoint into one of class ``kind``.
+    """A context that turns an error of ``torch.distributed.checkpoint`` into one of class ``kind``.
 
-    Its message is one line with the error of the lowest rank that failed. ``done``: "loaded" or
-    "saved".
+    The message of the new error is one line, with the error of the lowest rank that failed.
+    ``path``: the checkpoint. ``done``: "loaded" or "saved", for the message.
     """
     try:
         yield

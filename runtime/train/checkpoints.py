@@ -164,10 +164,10 @@ class Checkpoints:
         return run.step, self._overruled(own, _options(state))
 
     def _overruled(self, own: Mapping[str, Any], loaded: Mapping[str, Any]) -> str | None:
-        """Returns a line that lists the optimizer options whose values differ; None if none differ.
+        """Returns a line about optimizer options that a checkpoint overrides, or None.
 
-        ``own``: the options of the source. ``loaded``: those of the checkpoint. The line covers all
-        processes.
+        It lists the options whose values differ, on any process; None if there are none. ``own``:
+        the options of the source. ``loaded``: those of the checkpoint.
         """
         here = [
             f"{key.rpartition('.')[2]}: {value} of the checkpoint, not {own[key]}"
@@ -207,11 +207,12 @@ class Checkpoints:
     def _check(
         self, path: Path, run: RunState, state: Mapping[str, Any], saved: Mapping[str, Any]
     ) -> None:
-        """Raises InputError if the checkpoint ``path`` is not of this model and its optimizers.
+        """Raises InputError if the checkpoint ``path`` is of another model or other optimizers.
 
-        That is, if the optimizers' classes differ or it contains values that no process has.
-        (Values that it lacks, or has in other shapes, are refused by torch when it loads.) ``run``
-        and ``saved``: contents of the checkpoint; ``state``: the pipeline's state on this process.
+        It is if the optimizers' classes differ or if it contains values that no process has.
+        (Values that it lacks, or that have other shapes, are refused by torch when it loads.)
+        ``run`` and ``saved``: contents of the checkpoint; ``state``: the pipeline's state on this
+        process.
         """
         optimizers = self._optimizers()
         if run.optimizers != optimizers:

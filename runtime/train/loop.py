@@ -56,10 +56,10 @@ class TrainingLoop:
 
     ``listener``: called with the record of each step, only on the first rank of the first replica.
 
-    ``step``: the number of the next step. ``records``: of all steps so far. ``peaks``: for each
-    rank, the maximum bytes of activations in any step and replica; equal on all ranks. ``notes``:
-    warnings by kind, about optimizer options overridden by the checkpoint and about deviations from
-    the plan.
+    ``step``: the number of the next step. ``records``: the records of all steps so far. ``peaks``:
+    for each rank, the maximum bytes of activations in any step and replica; equal on all ranks.
+    ``notes``: warnings by kind, about optimizer options overridden by the checkpoint and about
+    deviations from the plan.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class TrainingLoop:
                 self._listener(record)
 
     def median(self) -> tuple[int, Marks]:
-        """Returns the step of median time: its number, and start and end of its ops on this rank.
+        """Returns the number of the step with the median time, and its measured times on this rank.
 
         Only the last :data:`KEPT` steps count, without the run's first one if there are others, as
         that includes preparations.
@@ -112,7 +112,10 @@ class TrainingLoop:
         return record.step, marks
 
     def _next(self, pipeline: Pipeline) -> StepRecord:
-        """Runs the next step, started by all ranks together, and an evaluation if it is due."""
+        """Runs the next step, which all ranks start together, and returns its record.
+
+        If an evaluation is due, runs it after the step.
+        """
         inputs, targets = self._batch(pipeline, self.step, BATCH)
         losses: list[Tensor] = []
         self._replicas.barrier(pipeline)
@@ -157,9 +160,11 @@ class TrainingLoop:
     def _note(
         self, pipeline: Pipeline, size: int | None, peaks: Sequence[int], loss: float
     ) -> str | None:
-        """Returns new warnings about the last step in one line; None if there are none.
+        """Returns new warnings about the last step in one line, or None if there are none.
 
-        ``size``: sequences per microbatch, if known. ``peaks``: bytes of activations by rank.
+        A kind of warning is new if no earlier step had one. ``size``: the number of sequences per
+        microbatch; None if unknown. ``peaks``: for each rank, the peak bytes of activations.
+        ``loss``: the step's.
         """
         finite = math.isfinite(loss)
         found = {
@@ -181,7 +186,7 @@ class TrainingLoop:
 
 
 def mean_loss(losses: Sequence[Sequence[float]]) -> float:
-    """Returns the mean of all ``losses``, which are in rows.
+    """Returns the mean of all numbers in the sequences that ``losses`` contains.
 
     The sum is rounded only once, so the result does not depend on the order.
     """

@@ -69,7 +69,10 @@ class Replicas:
         return inputs[mine], targets[mine]
 
     def gather(self, pipeline: Pipeline, value: Any) -> list[list[Any]]:
-        """Returns the values that all processes passed, as ``[replica][rank]``; all call it."""
+        """Returns the values that all processes passed, as ``[replica][rank]``.
+
+        All processes call it.
+        """
         rows = pipeline.gather(value)
         if self.data_group is None:
             return [rows]
@@ -89,7 +92,7 @@ class Replicas:
 def _mine(rows: Sequence[Sequence[int]], patience: timedelta) -> dist.ProcessGroup:
     """Creates a process group for each of ``rows``; returns the one that contains this process.
 
-    All processes call it. ``patience``: the timeout of the groups.
+    ``rows``: lists of global ranks. All processes call it. ``patience``: the timeout of the groups.
     """
     groups = [new_group(row, patience) for row in rows]
     return next(group for group in groups if group is not None)
@@ -98,9 +101,9 @@ def _mine(rows: Sequence[Sequence[int]], patience: timedelta) -> dist.ProcessGro
 def count_replicas(program: Program, settings: RunSettings) -> int:
     """Returns the number of replicas of a run; 1 if the program does not average over replicas.
 
-    Otherwise it is that of the settings, else it follows from the number of processes that torchrun
-    started, else it is that of the program's profile. Raises InputError if program and settings
-    contradict each other, or if none of the three defines the number.
+    Otherwise, the number is defined by the first of these that does: the settings, the number of
+    processes that torchrun started, and the program's profile. Raises InputError if program and
+    settings contradict each other, or if none of the three defines the number.
     """
     asked = settings.replicas
     if not averages(program):

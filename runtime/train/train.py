@@ -79,7 +79,10 @@ class RunResult:
         return "; ".join(self.notes) or None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what ``run --json`` prints, as a dict; losses that are not finite become None."""
+        """Returns the JSON object that ``run --json`` prints, as a dict.
+
+        Losses that are not finite are None in it.
+        """
         return {
             "steps": len(self.losses),
             "first_step": self.first_step,
@@ -208,7 +211,10 @@ def train(
 
 
 def _lines(pipeline: Pipeline) -> list[str]:
-    """Returns a line for each stage of this rank that runs as a module instead of graphs."""
+    """Returns a line for each stage of this rank that runs as a module instead of graphs.
+
+    The line contains the reason. Stages count only if graphs were requested for them.
+    """
     return [f"stage {s} runs eager: {why}" for s, why in pipeline.eager_stages.items()]
 
 

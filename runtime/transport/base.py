@@ -35,7 +35,7 @@ class Transport:
     """The connections of one rank to all others. This class serves a program with one rank.
 
     ``rank`` and ``size``: this rank, and the number of ranks. ``replicated``: whether the pipeline
-    has replicas. ``faults``: where all ranks and replicas publish errors; None if they do not.
+    has replicas. ``faults``: the place where all ranks and replicas publish errors, or None.
     """
 
     rank, size = 0, 1
@@ -53,8 +53,9 @@ class Transport:
     def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
         """Returns the function to call when all reads of a receive buffer have been issued.
 
-        It is called once after each receive into ``buffer``, before the next one. Returns None if
-        there is nothing to call. This method itself is called before the buffer's first use.
+        The function is called once after each receive into ``buffer``, before the next one. Returns
+        None if nothing needs to be called. This method itself is called before the first use of
+        ``buffer``.
         """
         return None
 
@@ -75,8 +76,8 @@ class Transport:
     def fail(self, fault: RankFault, *, asks: bool) -> RankFault:
         """Publishes the ``fault`` of this rank, and ends all waits between it and other ranks.
 
-        If several ranks publish faults, the first one is kept. With ``asks``, returns the first
-        one, as the fault of this rank may be a consequence of it; otherwise returns ``fault``.
+        Of several published faults, the first one is kept. With ``asks``, returns that one, as the
+        fault of this rank may be a consequence of it; otherwise, returns ``fault``.
         """
         return fault
 
@@ -96,7 +97,7 @@ class Routes:
     """The connections that a program uses.
 
     ``channels``: pairs (sender, receiver) of ranks. ``groups``: groups of ranks over which tensors
-    are summed (``all_reduce``). ``timeout``: the limit of each wait.
+    are summed (``all_reduce``). ``timeout``: the time limit of each wait.
     """
 
     channels: frozenset[tuple[int, int]] = frozenset()
@@ -113,7 +114,7 @@ class Routes:
 def clock_offset(transport: Transport) -> float:
     """Returns the seconds to add to this rank's ``time.perf_counter`` to get that of rank 0.
 
-    It is the median of differences that are measured after barriers. All ranks call it.
+    They are the median of differences that are measured after barriers. All ranks call it.
     """
     offsets: list[float] = []
     for _ in range(PINGS):

@@ -43,7 +43,8 @@ KINDS: dict[str, type[PipeloomError]] = {
 class RankFault:
     """The error of a rank, in a form that is published in the store; other ranks raise it, too.
 
-    ``rank``: the rank that failed. ``kind``: the name of the error's class. ``text``: its message.
+    ``rank``: the rank that failed. ``kind``: the name of the error's class. ``text``: the error's
+    message.
     """
 
     rank: int
@@ -81,18 +82,18 @@ class Faults:
         self.process, self.members = process, list(members)
 
     def own(self, error: Exception) -> RankFault:
-        """Returns ``error`` as a fault of this process."""
+        """Returns ``error``, which this process has raised, as a fault."""
         return replace(RankFault.of(self.members.index(self.process), error), process=self.process)
 
     def there(self) -> bool:
-        """Whether a fault was published."""
+        """Whether any process has published a fault."""
         return self._store.has(self.key)
 
     def first(self, fault: RankFault | None = None, *, seconds: float | None = None) -> RankFault:
         """Returns the first fault that any process has published.
 
-        If there is none yet, first publishes ``fault``; without ``fault``, there must be one.
-        ``seconds``: a new time limit of requests to the store.
+        If there is none yet, first publishes ``fault``; if ``fault`` is None, there must be one.
+        ``seconds``: if not None, the new time limit for all later requests to the store.
         """
         if seconds is not None:
             self._store.allow(seconds)
@@ -136,10 +137,9 @@ class Faults:
     def silent(self, processes: Sequence[int]) -> tuple[list[int], str]:
         """Returns the processes that do not answer, and a text about them to append to a message.
 
-        A process answers by calling this method, too, within one second. If more than one is
-        missing, they have two seconds more: some may be late because one hangs. The text is empty
-        if all ``processes`` answer. If the store is lost, returns no processes and a text about
-        that.
+        A process answers by calling this method, too, within one second. If more than one does not,
+        they get two seconds more: some may only wait for one that hangs. The text is empty if all
+        ``processes`` answer. If the store is lost, returns no processes and a text about that.
         """
         self._store.allow(4 * PATIENCE)
         key = f"{self.key}/ended"
@@ -152,9 +152,10 @@ class Faults:
         return missing, f"; no answer from {self.names(missing)}" if missing else ""
 
     def leave(self, processes: Sequence[int]) -> None:
-        """Announces that this process makes no more requests.
+        """Announces that this process makes no more requests to the store.
 
-        If it serves the store, it then waits, at most LINGER, until ``processes`` announce it, too.
+        If it serves the store, it then waits, at most LINGER seconds, until ``processes`` announce
+        it, too.
         """
         self._store.allow(LINGER + SLACK)  # no call is pending when the rank ends
         key = f"{self.key}/left"
@@ -227,9 +228,9 @@ def gathered(transport: Transport, call: Callable[[], T]) -> list[T]:
 
 
 def may_be_anothers(error: BaseException | None) -> bool:
-    """Whether the error may be due to a connection that another rank has closed.
+    """Whether the error may be the consequence of a connection that another rank has closed.
 
-    That is true if it, or an error that caused it, is an OSError or a RuntimeError.
+    True if it, or an error that caused it, is an OSError or a RuntimeError.
     """
     while error is not None:
         if isinstance(error, OSError | RuntimeError):

@@ -67,7 +67,10 @@ class PostedLater:
 
 
 class GlooTransport(GroupTransport):
-    """Messages over one process group; a message's tag is its number in its channel."""
+    """Sends messages by Gloo over one process group.
+
+    A message's tag is its number in its channel.
+    """
 
     backend = "gloo"
 
@@ -138,7 +141,10 @@ def _readable(error: RuntimeError) -> OSError:
 
 
 def _next(counts: dict[int, int], peer: int) -> int:
-    """Returns the tag of the next message to or from ``peer``, and counts it."""
+    """Returns the tag of the next message to or from ``peer``, and increments its count.
+
+    ``counts``: for each peer, the number of messages so far.
+    """
     tag = counts[peer]
     counts[peer] = tag % TAGS + 1
     return tag

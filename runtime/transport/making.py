@@ -41,9 +41,9 @@ class Making:
 
     ``process`` and ``size``: the global rank of this process, and the number of all processes.
     ``members``: the processes that are the ranks of this program, in rank order. ``seconds``: the
-    limit of each wait. ``place``: what all processes do, for error messages. ``faults``: where
-    errors of the creation are published; ``running``: where errors of the finished pipeline are
-    published.
+    time limit of each wait. ``place``: the text in error messages for what all processes do.
+    ``faults``: where errors of the creation are published; ``running``: where errors of the
+    finished pipeline are published.
     """
 
     place = "make their Pipeline"
@@ -125,9 +125,9 @@ class Making:
             self.faults.leave(self._everyone)
 
     def _completed(self, fault: RankFault) -> RankFault:
-        """Returns ``fault`` with the names of the processes that do not answer.
+        """Returns ``fault`` with the names of the processes that do not answer, if there are any.
 
-        The first of them becomes the process that has failed.
+        The first of them is then reported as the process that has failed.
         """
         missing, words = self.faults.silent(self._everyone)
         text = f"{fault.text}{words}"
@@ -168,8 +168,9 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
 def meet(own: Any, backend: Callable[[list[Any]], str], seconds: float) -> None:
     """Initializes ``torch.distributed``; all processes call it.
 
-    ``own``: a Python literal. ``backend``: returns the name of the backend, given the literals of
-    all processes. Raises ExecutionError with the processes that do not arrive within ``seconds``.
+    ``own``: a Python literal that describes this process. ``backend``: returns the name of the
+    backend to use, given the literals of all processes by global rank. Raises ExecutionError with
+    the processes that do not arrive within ``seconds``.
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 

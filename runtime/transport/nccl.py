@@ -43,7 +43,11 @@ If there are more streams, they share queues, each of which runs in FIFO order.
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Messages from one rank to another; ``peer`` is the other process's rank within ``group``."""
+    """A connection for messages from one rank to another.
+
+    ``group``: its communicator, with these two ranks. ``peer``: the other rank's index in it.
+    ``stream``: the stream on which its messages are sent or received.
+    """
 
     group: dist.ProcessGroup
     stream: torch.Stream
@@ -63,7 +67,10 @@ class NcclHandle:
 
 
 class NcclTransport(GroupTransport):
-    """One communicator and stream for each ordered pair of ranks that the program uses."""
+    """Sends messages by NCCL, with a communicator and stream for each ordered pair of ranks.
+
+    Only pairs that exchange messages in the program have them.
+    """
 
     backend = "nccl"
 
@@ -82,7 +89,10 @@ class NcclTransport(GroupTransport):
         self.barrier()
 
     def _check_connections(self) -> None:
-        """Warns if streams share hardware queues: in simulations, some schedules can then hang."""
+        """Warns if there are more streams than hardware queues of the GPU.
+
+        Streams then share queues, and in simulations, some schedules hang.
+        """
         streams, given = 1 + 2 * len(self._channels), os.environ.get(CONNECTIONS, "")
         most = int(given) if given.isdecimal() else 8
         if self.rank == 0 and streams > most:

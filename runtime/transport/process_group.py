@@ -45,9 +45,9 @@ class GroupTransport(Transport):
         self._groups = {r: self.communicator("sum", r) for _, r in summed if self.rank in r}
 
     def labels(self, routes: Routes) -> Iterable[tuple[str, tuple[int, ...]]]:
-        """Returns (name, ranks) of each communicator that the backend needs for messages.
+        """Returns (name, ranks) for each communicator that the backend needs for messages.
 
-        Those for collectives are not included.
+        Communicators for collectives are not included.
         """
         return ()
 

@@ -46,7 +46,7 @@ class StagedReceive:
 
 
 class StagedGlooTransport(GlooTransport):
-    """Gloo through host memory, which is pinned if the device is a GPU."""
+    """Sends messages by Gloo through host memory, which is pinned if the device is a GPU."""
 
     def __init__(self, routes: Routes, device: torch.device, group: dist.ProcessGroup) -> None:
         super().__init__(routes, CPU, group)

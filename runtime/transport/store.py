@@ -53,8 +53,9 @@ def within(
     """Runs ``call``, a request to the store, in a thread; returns its result or raises its error.
 
     ``look`` is called repeatedly in the meantime, and may raise. After ``seconds``, raises
-    TimeoutError if ``what`` names the awaited object, otherwise StoreLostError. Raises
-    StoreLostError immediately if an abandoned thread is still waiting for the store.
+    TimeoutError if the text ``what`` describes what is waited for, and StoreLostError if ``what``
+    is empty. Raises StoreLostError immediately if an abandoned thread is still waiting for the
+    store.
     """
     if _left and _left[0].is_alive():
         raise StoreLostError
@@ -108,9 +109,9 @@ def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
 class Store:
     """Requests to torch's ``store``, which raise StoreLostError after a time limit.
 
-    ``seconds``: the limit of all requests until :meth:`allow` sets another one. ``whole``: torch's
-    store. Requests use a connection of their own, as torch blocks other connections while it
-    waits for a process group to be created.
+    ``seconds``: the time limit for all requests together, until :meth:`allow` sets another one.
+    ``whole``: torch's store. Requests use a connection of their own, as torch blocks other
+    connections while it waits for a process group to be created.
     """
 
     def __init__(self, store: TorchStore, seconds: float) -> None:
@@ -119,7 +120,7 @@ class Store:
         self._own: TorchStore = self._ask(store.clone)  # type: ignore[attr-defined]
 
     def allow(self, seconds: float) -> None:
-        """Sets the limit of all requests from now on: together, they may take ``seconds``."""
+        """Sets the time limit for all later requests: together, they may take ``seconds``."""
         self._end = time.monotonic() + seconds
 
     def set(self, key: str, value: str = "") -> None:
@@ -155,7 +156,7 @@ class Store:
         most: int = 0,
         look: Callable[[], object] | None = None,
     ) -> list[int]:
-        """Waits until all ``ranks`` have set their key ``{key}/{rank}``; returns the missing ones.
+        """Waits until all ``ranks`` have set their key ``{key}/{rank}``; returns the missing ranks.
 
         Returns earlier if at most ``most`` ranks are missing, or after ``seconds``. ``look`` is
         called repeatedly in the meantime, and may raise.

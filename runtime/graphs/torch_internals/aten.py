@@ -22,7 +22,7 @@ below_autograd = torch._C._AutoDispatchBelowAutograd  # a context in which autog
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether the node is a call that may draw random numbers, as attention does for dropout."""
+    """Whether the node is a call that may draw random numbers, such as attention with dropout."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
@@ -67,9 +67,10 @@ def as_output(tensor: Tensor) -> Tensor:
 
 
 def direct(target: Any) -> Any:
-    """Returns the Python binding of the ATen operator ``target``, which parses arguments faster.
+    """Returns a Python function that calls the ATen operator ``target`` with less overhead.
 
-    Returns ``target`` itself if there is no binding or if it takes its arguments in another form.
+    It is torch's Python binding of the operator, which parses arguments faster. Returns ``target``
+    itself if there is no binding or if the binding expects the arguments in another form.
     """
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return target
@@ -83,8 +84,9 @@ def direct(target: Any) -> Any:
 def check_constants(graph: fx.Graph, module: nn.Module, known: Iterable[Tensor]) -> None:
     """Raises TraceError if a graph contains a constant tensor that may change unnoticed.
 
-    ``module``: contains the graph's constants. Constants are allowed if the forward creates them
-    from numbers, or if they are one of the ``known`` tensors, and if they require no gradient.
+    A constant is allowed only if it requires no gradient and, in addition, either the forward
+    creates it from numbers or it is one of the ``known`` tensors. ``module``: contains the graph's
+    constants.
     """
     places = {_place(x) for x in known}
     for node in graph.nodes:

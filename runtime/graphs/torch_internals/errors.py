@@ -14,11 +14,14 @@ _DATA = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 class TraceError(Exception):
-    """A computation that cannot be traced; the text has the reason and the line of the model."""
+    """A computation cannot be traced; the text contains the reason and the line of the model."""
 
 
 def why(error: BaseException) -> str:
-    """Returns the text of a TraceError for an ``error`` in a trace, with the line of the model."""
+    """Returns the text of a TraceError for an error that was raised while a model was traced.
+
+    It ends with the line of the model's code in which the error occurred.
+    """
     if isinstance(error, _DATA):
         what = f"what it computes depends on values in tensors ({error})"
     else:

@@ -36,7 +36,10 @@ from pipeloom.ir.model.transfers import previous
 
 
 def forward_only(program: Program, microbatches: int) -> Program:
-    """Returns ``program`` with only the instructions for the F's of its first ``microbatches``."""
+    """Returns ``program`` with only the instructions for the F's of its first microbatches.
+
+    ``microbatches``: the number of these.
+    """
     wanted = _weights(program, microbatches)
     rows = (
         tuple(item for item in row if _kept(item, microbatches, wanted))

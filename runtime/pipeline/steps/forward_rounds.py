@@ -56,7 +56,7 @@ class ForwardRunner(StageRunner):
 class ForwardRounds:
     """Evaluates the stages that a rank trains; all ranks create one and call ``run`` together.
 
-    ``own``: the pipeline's own program, prepared.
+    ``own``: everything prepared for the pipeline's own program.
     """
 
     def __init__(self, own: Prepared) -> None:
@@ -78,9 +78,10 @@ class ForwardRounds:
         """Runs the forwards of all microbatches; returns the output and loss of each.
 
         The list is empty on ranks without the last stage. ``asked``: the number of microbatches;
-        None: the length of lists in ``data``, or M. ``wants_losses``: compute losses, so that a
-        missing target is an error. ``keep_outputs``: without it, outputs are None. Errors in the
-        arguments of one rank (InputError, ShapeError) are raised on all ranks.
+        None: the length of lists in ``data``, or M. ``wants_losses``: whether losses are computed,
+        so that a missing target is an error. ``keep_outputs``: whether outputs are returned;
+        otherwise, they are None. Errors in the arguments of one rank (InputError, ShapeError) are
+        raised on all ranks.
         """
         transport, store, size = self._context.transport, self._context.store, self._microbatches
         count = self._count(data, asked)
@@ -110,10 +111,10 @@ class ForwardRounds:
         return replace(self._context, program=self._program(size))
 
     def _count(self, data: StepData, asked: int | None) -> int:
-        """Returns the number of microbatches that the ranks' arguments state; M if none states one.
+        """Returns the number of microbatches that the ranks' arguments define; by default, M.
 
-        ``data`` and ``asked`` state numbers as in :meth:`_counts`. Raises InputError on all ranks
-        if they state different numbers.
+        See :meth:`_counts` for the arguments that define it. Raises InputError on all ranks if they
+        define different numbers.
         """
         rows = gathered(self._context.transport, partial(self._counts, data, asked))
         found = sorted(set[int]().union(*rows))
@@ -125,10 +126,10 @@ class ForwardRounds:
         return found[0] if found else self._microbatches
 
     def _counts(self, data: StepData, asked: int | None) -> set[int]:
-        """Returns the distinct numbers of microbatches that this rank's arguments state.
+        """Returns the distinct numbers of microbatches that this rank's arguments define.
 
-        These are ``asked`` and the lengths of arguments that are lists of microbatches. Raises
-        InputError if a number is less than 1.
+        These are ``asked``, unless it is None, and the lengths of arguments in ``data`` that are
+        lists of microbatches. Raises InputError if a number is less than 1.
         """
         named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
         counts = {name: len(x) for name, x in named.items() if is_cut(x)}

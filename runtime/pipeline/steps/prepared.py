@@ -38,11 +38,12 @@ class Prepared:
     All ranks create theirs at the same time and call the same methods.
 
     Attributes: ``cells``, by (stage, microbatch), and ``inputs``, which puts batches into them.
-    ``runners``: by stage, run its ops; ``graphed``: those that run graphs. ``interfaces``: shapes
-    and dtypes of the outputs between stages, inferred by ``shapes``. ``executor``: runs the program
-    with all of these; None before the first step. ``modules``: the modules on this rank. ``fixed``:
-    whether the executor can run all later steps unchanged. ``never``: the stages that always run as
-    modules, with the reason if graphs were requested, else None.
+    ``runners``: by stage, the objects that run its ops; ``graphed``: those of them that run graphs.
+    ``interfaces``: shapes and dtypes of the outputs between stages, inferred by ``shapes``.
+    ``executor``: runs the program with all of these; None before the first step. ``modules``: the
+    modules on this rank. ``fixed``: whether the executor can run all later steps unchanged.
+    ``never``: maps the stages that always run as modules to the reason, which is None if graphs
+    were not requested.
 
     Arguments: ``held``, the exit stack on which closing is registered; ``finish``, which is called
     before the ``state_dict`` of a stage's module or an optimizer (with post-validation); and
@@ -83,9 +84,9 @@ class Prepared:
                 held.callback(hook.remove)
 
     def _without_graphs(self) -> dict[int, str | None]:
-        """Returns the stages that run as modules, with the reason if graphs were requested.
+        """Returns the stages that always run as modules, mapped to the reason.
 
-        If the user requested modules, the reason is None.
+        The reason is None if the user did not request graphs.
         """
         stages = self.context.role.run
         if self.context.options.stages_as == "eager":
@@ -154,9 +155,10 @@ class Prepared:
     ) -> StageRunner:
         """Returns a new object that runs the ops of ``stage``.
 
-        ``memory``: where it counts the bytes of activations. ``kind``: its class. If the stage
-        stashes weights and ``stashing`` is True, the class is :class:`StashingRunner` instead; if
-        ``kind`` is the default and the stage runs as graphs, it is the class that runs graphs.
+        ``memory``: counts the bytes of activations for it. ``kind``: its class. If the stage
+        stashes weights and ``stashing`` is True, the class is :class:`StashingRunner` instead.
+        Otherwise, if ``kind`` is the default and the stage runs as graphs, it is the class that
+        runs graphs.
         """
         context, store = self.context, self.context.store
         stash = self.step_end.stashes.get(stage) if stashing else None
@@ -185,7 +187,10 @@ class Prepared:
 
 
 def hand_on(cells: Cells, interfaces: Interfaces) -> None:
-    """Sets each cell's ``interface`` to that of its stage's output; None on the last stage."""
+    """Sets the ``interface`` of each cell to that of its stage's output.
+
+    On the last stage, sets it to None.
+    """
     for (s, j), cell in cells.items():
         cell.interface = interfaces[s][j] if s < len(interfaces) else None
 

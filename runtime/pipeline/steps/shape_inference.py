@@ -98,9 +98,9 @@ class ShapeInference:
     ) -> dict[Kind, StageInterface]:
         """Returns the stage's interface for each kind of microbatch in ``new``.
 
-        ``new``: maps a kind to the first microbatch of it. ``before``: for each kind, the
-        interfaces of the earlier stages. All ranks call it. Raises ShapeError on all ranks if the
-        stage does not run.
+        ``new``: maps each kind to the index of the first microbatch of this kind. ``before``: for
+        each kind, the interfaces of the earlier stages. All ranks call it. Raises ShapeError on all
+        ranks if the stage does not run.
         """
         mine: dict[Kind, StageInterface | ShapeError] = {}
         for kind, j in new.items():
