@@ -30,12 +30,13 @@ _KEPT = (
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """A model's parameters, FLOPs and bytes in a training run, by layer.
+    """A model's parameters, FLOPs and bytes in a training run.
 
     ``parameters``: number of parameters of the whole model; ``active``: number of those that a
     token uses. ``totals``: bytes of the whole model and one microbatch without any parallelism, by
     kind (``parameters``, ``gradients``, ``optimizer``, ``activations`` and their sum, ``all``).
-    ``work``: the work of one rank for one microbatch, with the run's parallelism.
+    ``work``: FLOPs and bytes of each layer on one rank, for one microbatch, with the run's
+    parallelism.
     """
 
     model: Model

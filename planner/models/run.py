@@ -151,7 +151,8 @@ class TrainingRun:
     def layers_by_stage(self) -> tuple[int, ...]:
         """The number of decoder layers of each stage, in forward order.
 
-        If the layers cannot be divided evenly, each of the first stages has one layer more.
+        Without ``layers_per_stage``, if the layers cannot be divided evenly, the first stages have
+        one more layer each.
         """
         if self.layers_per_stage is not None:
             return self.layers_per_stage

@@ -131,8 +131,8 @@ class Request:
 def takes(request: Callable[P, Asked]) -> Callable[[Callable[[Asked], R]], Callable[P, R]]:
     """A decorator for a function whose only argument is a request of type ``request``.
 
-    The decorated function takes the request's fields as arguments instead, and has their signature.
-    It raises TypeError, like any function, for missing or unknown arguments, and for arguments that
+    The decorated function takes the request's fields as arguments, which its signature lists. It
+    raises TypeError, like any function, for missing or unknown arguments, and for arguments that
     were removed.
     """
     expected = inspect.signature(request)

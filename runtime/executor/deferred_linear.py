@@ -76,7 +76,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Reading
 
 
 def add_product(parameter: Tensor, a: Tensor, b: Tensor) -> None:
-    """Adds the matrix product ``a @ b`` to ``parameter.grad``, if possible in one operation."""
+    """Adds the matrix product ``a @ b`` to ``parameter.grad``, in one operation if possible."""
     grad = parameter.grad
     if takes(grad, a, b):
         grad.addmm_(a, b)

@@ -39,13 +39,13 @@ class Stash(nn.Module):
         self._under_way: dict[Cell, Version] = {}
 
     def forward(self, run: Callable[[], None]) -> None:
-        """Calls ``run``; during this call, ``functional_call`` replaces the module's weights."""
+        """Only calls ``run``. It is called by ``functional_call``, which replaces the weights."""
         run()
 
     def within(self, cell: Cell, run: Run) -> None:
-        """Calls ``run(cell)`` with the weights that were the newest in F of this microbatch.
+        """Calls ``run(cell)`` with the weights that were the newest when this microbatch's F ran.
 
-        Forwards that R or activation checkpointing repeats use these weights, too.
+        Forwards that are repeated, by R or by activation checkpointing, use these weights, too.
         """
         if cell not in self._under_way:
             self._under_way[cell] = self._current()

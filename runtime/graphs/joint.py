@@ -36,8 +36,8 @@ class Role(Enum):
 class Value:
     """The meaning of one input or output of a joint graph.
 
-    ``key``: for a parameter, a buffer or the gradient or new value of one, its name in the module;
-    otherwise, the position of the stage's input or output.
+    ``key``: for a parameter or buffer, or for the gradient or the new value of either, the name of
+    that parameter or buffer in the module; otherwise, the position of the stage's input or output.
     """
 
     role: Role

@@ -160,7 +160,7 @@ def _of_the_model(kind: type) -> bool:
 
 
 def _of_call(value: Any) -> tuple[Any, ...]:
-    """Returns the objects in a function's closure, or to which a method or partial is bound."""
+    """Returns the objects in a function's closure, or those bound by a method or partial."""
     closure = isinstance(value, types.FunctionType)
     return tuple(gc.get_referents(*((value.__closure__ or ()) if closure else (value,))))
 

@@ -42,8 +42,8 @@ class HuggingFace:
     library chooses them. ``recompute``: ``none``; or ``full``, if each decoder layer is to save
     only its input and be recomputed in its backward.
 
-    Raises InputError for invalid settings at creation, and for a model that cannot be cut when it
-    is first needed or by :meth:`check`.
+    Raises InputError at creation for invalid settings. For a model that cannot be cut, InputError
+    is raised when the model is first needed, or by :meth:`check`.
     """
 
     path: str

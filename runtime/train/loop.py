@@ -33,8 +33,8 @@ class StepRecord:
     all gradients before clipping (with post-validation, that of the previous step); None if neither
     clipping nor loss scaling needs it. ``peak_memory``: the maximum bytes of activations on any
     rank. ``eval_loss``: the mean loss of the evaluation after the step; None without one. ``note``:
-    a warning, only in the first step to which it applies: microbatches of another size than the
-    profile's, a rank's memory above the plan's limit, or a loss that is not finite; else None.
+    a warning, only in the first step to which it applies: microbatches whose size differs from
+    the profile's, a rank's memory above the plan's limit, or a loss that is not finite; else None.
     """
 
     step: int

@@ -91,7 +91,7 @@ class NcclTransport(GroupTransport):
     def _check_connections(self) -> None:
         """Warns if there are more streams than hardware queues of the GPU.
 
-        Streams then share queues, and in simulations, some schedules hang.
+        Streams then share queues; in simulations of shared queues, some schedules hang.
         """
         streams, given = 1 + 2 * len(self._channels), os.environ.get(CONNECTIONS, "")
         most = int(given) if given.isdecimal() else 8

@@ -530,8 +530,9 @@ def _change_gaps(gap: FloatArray, unit: float, period: int, state: State) -> Non
 
     One gap is drawn at random. It changes, and with it either no other gap, or all later ones, or
     every ``period``-th later one, or every n-th later one with a random n. All change by plus or
-    minus ``unit``, by a random multiple of ``unit``, or to 0. Sometimes the gap after the first of
-    them then changes by the opposite amount. ``gap``: (streams x M,).
+    minus ``unit``, by a random multiple of ``unit``, or to 0. Sometimes the gap that follows the
+    first changed one is then changed by the opposite amount. ``gap``: changed in place; M gaps for
+    each direction in which microbatches pass through the stages.
     """
     number = len(gap)
     at, way = int(random(state) * number), random(state)

@@ -30,8 +30,8 @@ class Bound:
 
 
 def starts_later(lag: float) -> list[str]:
-    """Return the line of an explanation that a rank starts at least ``lag`` after the first rank.
+    """Return a line of an explanation, as a list: a rank starts at least ``lag`` after the first.
 
-    The first rank is the one that starts first. The list is empty if ``lag`` is 0.
+    The first rank is the one that starts first. Returns an empty list if ``lag`` is 0.
     """
     return [f"it starts at least {duration(lag)} after the first rank"] if lag > 0 else []

@@ -165,7 +165,7 @@ def _proven(schedule: Schedule) -> float:
 
 
 def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
-    """Return ``schedule`` with the lower bound in the report of ``proven``.
+    """Return ``schedule`` with the lower bound taken from the report of ``proven``.
 
     Both are schedules of the same problem.
     """

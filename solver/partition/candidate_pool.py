@@ -181,9 +181,10 @@ class CandidatePool:
         return None
 
     def near_the_best(self) -> Cut | None:
-        """Return the next neighbor of the best cut that is not in :attr:`candidates`.
+        """Return the neighbor of the best cut that has the lowest bound of those not returned yet.
 
-        Returns None if there is no best cut, or no such neighbor left.
+        Neighbors are those of :meth:`.Cutter.neighbours`; neighbors in :attr:`candidates` are left
+        out. Returns None if there is no best cut, or if no such neighbor is left.
         """
         best = self.best
         if best is None:
