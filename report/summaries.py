@@ -256,9 +256,9 @@ def _steady(schedule: Schedule) -> str | None:
 
 
 def _remat(schedule: Schedule) -> str | None:
-    """The numbers of recomputed and of offloaded activations, such as ``3 recomputed of 24``.
+    """Text with the numbers of recomputed and offloaded activations: ``3 recomputed of 24``.
 
-    A (stage, microbatch) counts as one activation. None if none is recomputed or offloaded.
+    A (stage, microbatch) counts as one activation. None if there are no such activations.
     """
     ops = np.concatenate(schedule.order)
     number = np.bincount(ops & KIND_MASK, minlength=len(OpKind)).tolist()

@@ -126,9 +126,10 @@ class WorkerSearch:
             self._context.lists.first(best)
 
     def construct(self) -> Pieces:
-        """Construct schedules with parameter settings not tried yet, and one by list scheduling.
+        """Construct schedules with the settings of the constructor that were not tried yet.
 
-        Does nothing for workers other than number 0, and for problems that are not linear.
+        Then worker 0 constructs one with the list scheduler. There are settings only for worker 0,
+        and only if each rank runs one stage (:func:`.linear`).
         """
         for parameters in self._left:
             self._best.work.spend(building(self._ops))

@@ -111,7 +111,7 @@ class Profile(Struct):
     - ``links``: latencies, bandwidths and wires; None if they are not modeled.
     - ``memory_limit``: limit of activations, one number per rank; None is unlimited.
     - ``device_memory``: limit of all memory of the device, one number per rank; None is unlimited.
-    - ``host_link``: each rank's own link to the host, which has this speed in both directions at
+    - ``host_link``: each rank's own link to the host. It has its full speed in both directions at
       the same time.
     - ``tied``: groups of stages, each ascending, that share parameters.
     - ``micro_batch``: sequences per measured microbatch, if known.

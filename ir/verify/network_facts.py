@@ -20,8 +20,8 @@ class Network:
 
     ``ranks``: their number. ``t_comm``: the profile's delay, or matrix of delays, in ms. ``link``:
     the default link, None if the profile has no links. ``special``: the links of all (source,
-    target) pairs that do not use the default link. ``shared``: which messages share wires,
-    ``pairs``, ``ports``, ``ring`` or groups of pairs (:class:`..model.links.Links`).
+    target) pairs that do not use the default link. ``shared``: which messages share wires:
+    ``pairs``, ``ports``, ``ring``, or groups of pairs (:class:`..model.links.Links`).
     """
 
     ranks: int

@@ -83,8 +83,8 @@ class Ranking:
     stopped: bool = False
 
     def __str__(self) -> str:
-        """Return a phrase with three numbers: of sets of degrees considered, of configurations
-        bounded, and of configurations simulated."""
+        """Return a phrase with three counts: sets of degrees considered, configurations bounded,
+        and configurations simulated."""
         return (
             f"{counted(self.spreads, 'set')} of degrees, {self.bounded} of their "
             f"configurations bounded, {len(self.evaluated)} simulated"

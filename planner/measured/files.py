@@ -73,8 +73,8 @@ def _measured_schedule(schedule: Schedule, where: str) -> MeasuredOps:
 
 
 def _files(given: FilePath) -> list[FilePath]:
-    """Return the file itself, or the files in a folder that may contain measured ops, sorted by the
-    numbers in their names."""
+    """Return ``given`` if it is a file; if it is a folder, its files that may contain measured ops,
+    sorted by the numbers in their names."""
     if given == "-" or not Path(given).is_dir():
         return [given]
     paths = [p for p in Path(given).iterdir() if p.name.endswith(SUFFIXES) and p.is_file()]

@@ -33,7 +33,7 @@ class Kind:
 def typed(kind: Kind) -> Kind:
     """A copy of ``kind`` without ``check``.
 
-    It is for arguments that the called function validates itself if they are given in Python.
+    It is for arguments that, in calls from Python, the called function validates itself.
     """
     return replace(kind, check=None)
 

@@ -46,12 +46,12 @@ class FrontierPoint:
 class Frontier:
     """The results of a sweep.
 
-    ``points``: the optimized schedules. ``families``: marks of families; marks of equal name look
-    the same, and dominated ones are not drawn (:attr:`shown`). ``scope``: the schedules that were
-    searched and that the bounds cover, as text. ``elsewhere``: names of families outside of this
-    scope, such as those with another placement. ``placements``: for each placement, its points
-    (limit, bubble rate) with ascending limits, in one list per contiguous range of limits for which
-    the placement was searched.
+    ``points``: the optimized schedules. ``families``: one mark per schedule of a family. Marks with
+    the same name look the same; dominated ones are not drawn (:attr:`shown`). ``scope``: the
+    schedules that were searched and that the bounds cover, as text. ``elsewhere``: names of
+    families outside of this scope, such as those with another placement. ``placements``: for each
+    placement, its points (limit, bubble rate) with ascending limits, in one list per contiguous
+    range of limits for which the placement was searched.
     """
 
     title: str

@@ -1,8 +1,8 @@
 """The norm of all ranks' gradients, which determines whether and how the optimizers step.
 
 The ranks' sums of squares are always added in the same order
-(:func:`~pipeloom.ir.model.transfers.stepping`), so every rank gets the same bits, both if the sums
-are gathered by an all-reduce and if they are relayed from rank to rank.
+(:func:`~pipeloom.ir.model.transfers.stepping`), so every rank gets the same bits, whether the
+sums are gathered by an all-reduce or relayed from rank to rank.
 """
 
 from __future__ import annotations

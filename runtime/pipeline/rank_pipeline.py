@@ -123,10 +123,10 @@ class RankPipeline:
         return given
 
     def _take_turn(self, ran: Prepared) -> None:
-        """Makes ``ran`` continue from the state after the last step, which another program ran.
+        """Gives ``ran``, the program of the next step, the state after another program's last step.
 
-        First waits for the verdict on that step, if it is pending. The state consists of the loss
-        scale and of whether gradients are accumulated.
+        The state is the loss scale, and whether gradients are accumulated. With post-validation,
+        first waits until it is known whether that step was right.
         """
         self._validate()
         ran.step_end.follow(self._last.step_end)

@@ -64,9 +64,9 @@ class _RankMemory:
     """The calculation of one rank's memory for stages that it does not own (:attr:`memory`).
 
     ``transfers``: all transfers of the schedule. ``earlier``: for each transfer, the index of the
-    previous transfer of its item (:func:`...model.transfers.previous`). ``sizes``: the bytes of
+    previous transfer of the same copy of weights or the same gradient. ``sizes``: the bytes of
     each stage's weights and gradient. ``mine``: the stages that the rank owns. ``row``: the rank's
-    entries, in program order.
+    ops and the starts and ends of its messages, in program order.
     """
 
     transfers: Sequence[Transfer]

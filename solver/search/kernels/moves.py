@@ -80,8 +80,9 @@ def move_run(  # noqa: PLR0917
     stop: int,  # the rank's ops are at first..stop - 1
     saved: IntArray,  # out: the ops that were at low..high
 ) -> tuple[int, int]:
-    """Move ``together`` consecutive ops of a rank, the first one from ``source`` to ``target``.
+    """Move the ``together`` consecutive ops of a rank that begin at position ``source``.
 
+    If ``target`` is before ``source``, they then begin at ``target``; otherwise, they end there.
     Returns the first and the last position changed. If an op would leave the rank's part of the
     order, or the move would have no effect, the order stays as it was, and (0, -1) is returned.
     """
