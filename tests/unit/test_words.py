@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,9 @@ DOCUMENTED = (*LIBRARY, "benchmarks", "examples")
 FILE_WORDS = {"ir/model/schedule.py"}  # names of bounds in older files
 Definition = ast.Module | ast.ClassDef | ast.FunctionDef
 FRAGMENT = re.compile(r"(What|Of|Those|That|Where|So|As)\b")
+UNUSUAL = re.compile(
+    r"\bbeside\b|(?<!-)\balone\b|\b(is|are) told\b|\bare no [a-z]+s\b|\bnone for\b", re.IGNORECASE
+)
 FORMER = re.compile(r"travel|lanes?\b|levers?\b|\brac(e|es|ing)\b|desk|sketch|urgen", re.IGNORECASE)
 
 
@@ -53,10 +57,17 @@ def test_docstrings_are_no_fragments(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", DOCUMENTED)
 def test_words_that_gave_way_to_the_fields_are_gone(folder: str) -> None:
-    found = [
-        f"{path}: {word[0]}"
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if str(path.relative_to(ROOT)) not in FILE_WORDS
-        for word in FORMER.finditer(path.read_text())
-    ]
-    assert found == []
+    files = sorted((ROOT / folder).rglob("*.py"))
+    assert former([path for path in files if str(path.relative_to(ROOT)) not in FILE_WORDS]) == []
+
+
+def test_pages_use_the_usual_words() -> None:
+    places = "*.md", "docs/**/*.md", "benchmarks/*/README.md"
+    pages = [page for place in places for page in sorted(ROOT.glob(place))]
+    assert len(pages) > 50
+    assert former(pages, UNUSUAL) == former(pages) == []
+
+
+def former(files: Sequence[Path], words: re.Pattern[str] = FORMER) -> list[str]:
+    """The occurrences of ``words`` in files, as texts."""
+    return [f"{path}: {word[0]}" for path in files for word in words.finditer(path.read_text())]
