@@ -1,0 +1,5 @@
+from .app import application as application
+from .request import ServeRequest as ServeRequest
+from .server import Listening as Listening
+from .server import bound as bound
+from .solves import Solves as Solves
