@@ -32,7 +32,7 @@ from .solves import Solve
 
 
 def choices() -> dict[str, Any]:
-    """What the page offers: names of presets and placements, colors of ops, files to download."""
+    """Names of presets and placements, colors of ops, and files to download, for the page."""
     return {
         "models": list(PRESETS),
         "clusters": [*CLUSTERS, *GPUS],

@@ -33,7 +33,7 @@ NOT_KEPT = "not kept any more: solve again"
 
 
 @dataclass
-class Routes:
+class Handlers:
     """The handlers of all routes. ``solves``: the solves that they start and read."""
 
     solves: Solves
@@ -64,7 +64,7 @@ class Routes:
         return JSONResponse({"solve": await self._computed(lambda: self._start(body))}, 202)
 
     def _start(self, body: bytes) -> str:
-        wanted = asked.Asked.of(asked.read(body))
+        wanted = asked.SolveRequest.of(asked.read(body))
         earlier = self._found(wanted.start) if wanted.start else None
         job = jobs.frontier(wanted) if wanted.memory_limits else jobs.schedules(wanted, earlier)
         return self.solves.start(Solve(job, wanted.given, wanted.facts)).name
@@ -132,7 +132,7 @@ def application(
 
     ``seconds``: the time limit for receiving the body of a request.
     """
-    routes = Routes(solves or Solves(), whole_page())
+    routes = Handlers(solves or Solves(), whole_page())
     one = "/api/solves/{solve:str}"
     table = [
         Route("/", routes.show_page, methods=["GET"]),

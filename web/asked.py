@@ -39,7 +39,7 @@ RUN = ("gpus", "tp", "pp", "vp", "dp", "cp", "ep", "micro_batch", "microbatches"
 
 
 @dataclass(frozen=True)
-class Asked:
+class SolveRequest:
     """A request for a solve.
 
     ``given``: the document of the profile; ``source``: the profile itself; ``terms``: number of
@@ -60,7 +60,7 @@ class Asked:
     memory_limits: tuple[float | str, ...] = ()
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Asked:
+    def of(cls, document: Mapping[str, Any]) -> SolveRequest:
         """Check a request. Raises InputError with the faults of its values."""
         _check_keys(document, SEARCH)
         source = profile_of(document.get("profile"))
@@ -86,7 +86,7 @@ class Asked:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the command needs that gives the same schedules; ``seconds``: for one of them."""
+        """Values for the command that gives a schedule; ``seconds``: the limit of its search."""
         each = self.time_limit / max(1, len(self.memory_limits or self.placements))
         return self.options | {"seconds": round(each, 3), "by_limit": bool(self.memory_limits)}
 

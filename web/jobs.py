@@ -1,4 +1,4 @@
-"""What a solve does: schedules of families and placements, or a sweep over memory limits."""
+"""The jobs of solves: schedules of families and placements, or a sweep over memory limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeloom.planner.results.result import OPTIMIZER, Result
 from pipeloom.planner.solving.progress import Event, Note, Searching, unheard
 from pipeloom.planner.sweep import Sweep, sweep
 
-from .asked import Asked
+from .asked import SolveRequest
 from .solves import Solve
 
 INTERVAL = 0.1
@@ -22,7 +22,7 @@ INTERVAL = 0.1
 
 
 @dataclass
-class Told:
+class SolveListener:
     """A listener that passes the events of a search on to a solve.
 
     ``name``: the search's name if its events have none.
@@ -50,7 +50,7 @@ class Told:
         self.solve.tell("progress", name=name, seconds=self.solve.age, **facts)
 
 
-def schedules(asked: Asked, earlier: Solve | None) -> Callable[[Solve], None]:
+def schedules(asked: SolveRequest, earlier: Solve | None) -> Callable[[Solve], None]:
     """Return the job that builds the families' schedules, and searches the best schedule for each
     placement.
 
@@ -93,7 +93,7 @@ def figures(row: Result, number: int) -> dict[str, Any]:
     return {"row": number, "name": row.name, "built": there, **facts, **more}
 
 
-def _families(asked: Asked, known: dict[str, Result]) -> Iterator[Result]:
+def _families(asked: SolveRequest, known: dict[str, Result]) -> Iterator[Result]:
     """Yield a row for each family: its schedule, or the reason why there is none."""
     for name in families():
         if name in known:
@@ -106,7 +106,7 @@ def _families(asked: Asked, known: dict[str, Result]) -> Iterator[Result]:
 
 
 def _searched(
-    asked: Asked, placement: str, seconds: float, solve: Solve, before: Result | None
+    asked: SolveRequest, placement: str, seconds: float, solve: Solve, before: Result | None
 ) -> Result:
     """Return the best schedule of a placement: that of ``before``, unless a better one is found."""
     known = before.planned if before is not None else None
@@ -117,7 +117,7 @@ def _searched(
             placement=placement,
             time_limit=max(0.05, seconds),
             start=known if can_start else None,
-            progress=Told(solve, placement),
+            progress=SolveListener(solve, placement),
             should_stop=solve.should_stop,
             **asked.options,
         )
@@ -128,7 +128,7 @@ def _searched(
     return replace(found, name=title(placement), scheme=title(placement))
 
 
-def frontier(asked: Asked) -> Callable[[Solve], None]:
+def frontier(asked: SolveRequest) -> Callable[[Solve], None]:
     """Return the job that finds the best schedule for each memory limit."""
 
     def job(solve: Solve) -> None:
@@ -139,7 +139,7 @@ def frontier(asked: Asked) -> Callable[[Solve], None]:
             memory_limits=limits,
             placement=placement,
             time_limit=max(0.05, asked.time_limit / max(1, len(limits))),
-            progress=Told(solve, ""),
+            progress=SolveListener(solve, ""),
             should_stop=solve.should_stop,
             microbatches=asked.terms.microbatches,
             objective=asked.terms.objective,

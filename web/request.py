@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeRequest(Request):
-    """Where the server listens, and whether the page is opened."""
+    """The address at which the server listens, and whether the page is opened."""
 
     host: str = option("ADDRESS", ANY, default="127.0.0.1")
     """address at which to listen, 127.0.0.1 by default, which only this machine can reach"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import signal
 import socket
 import sys
@@ -58,6 +59,7 @@ class Listening:
         how |= {"limit_concurrency": MOST_CONNECTIONS, "timeout_graceful_shutdown": 1}
         app = application(self.host, solves=solves)
         config = uvicorn.Config(app, http=Patient, access_log=False, **how)
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # readers may leave
         sys.stdout.flush()
         if open_page:
             webbrowser.open(self.url)

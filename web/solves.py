@@ -37,7 +37,7 @@ class State(Enum):
 
 
 class BusyError(PipeloomError):
-    """As many solves as allowed are running."""
+    """Too many solves are running."""
 
     def __init__(self) -> None:
         super().__init__(f"solves: expected at most {MOST_AT_ONCE} at once: stop one first")
