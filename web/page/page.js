@@ -42,7 +42,7 @@ const FORM = {limit: DEFAULTS.limit, link: DEFAULTS.link};
 let state = {...DEFAULTS};
 let choices = null, loaded = null, running = null, latest = "", turn = 0, timer = 0;
 let rows = new Map(), series = new Map(), details = new Map(), panels = [];
-let view = null, hovered = null;
+let view = [0, 1], hovered = null;
 
 // Small tools
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
@@ -227,7 +227,6 @@ async function takeFiles(list) {
 function restart() {
   dropPoints();
   $("frontier").replaceChildren();
-  view = null;
   state.view = state.op = "";
   showForm();
   writeLink();
@@ -815,11 +814,10 @@ function stepLine(ctx, points, x, y, key) {
 // One schedule
 function showOne() {
   const names = panels.map(panel => panel.row.name);
-  if (!names.includes(state.one)) state.one = names[0] || "";
   $("one").replaceChildren(...names.map(name => make("option", {value: name}, name)));
-  $("one").value = state.one;
-  const panel = panels.find(one => one.row.name === state.one);
+  const panel = panels.find(one => one.row.name === state.one) || panels[0];
   if (!panel) return;
+  $("one").value = panel.row.name;
   const {explanation, command, python} = panel.detail;
   $("why").textContent = explanation.words;
   $("command").textContent = command;
@@ -842,7 +840,7 @@ function lossOf(loss) {
 async function download(name) {
   $("f-files").textContent = "";
   try {
-    const blob = await (await call(`api/solves/${keyOf(rows.get(state.one))}/${name}`)).blob();
+    const blob = await (await call(`api/solves/${keyOf(rows.get($("one").value))}/${name}`)).blob();
     make("a", {href: URL.createObjectURL(blob), download: name}).click();
   } catch (error) {
     $("f-files").textContent = error.message;
@@ -920,7 +918,7 @@ function keep(key, text) {
 
 async function open() {
   readLink();
-  loaded = view = null;
+  loaded = null;
   showForm();
   await solve();
 }
