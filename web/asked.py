@@ -31,7 +31,7 @@ PLACEMENTS = ("linear", "interleaved:2", "interleaved:3", "interleaved:4", "v", 
               "bidirectional")  # fmt: skip
 """The placements that the page offers."""
 SEARCH = ("profile", "microbatches", "memory_limit", "objective", "placements", "time_limit",
-          "families", "start", "memory_limits")  # fmt: skip
+          "start", "memory_limits")  # fmt: skip
 """The keys of a request for a solve."""
 RUN = ("gpus", "tp", "pp", "vp", "dp", "cp", "ep", "micro_batch", "microbatches", "seq",
        "precision", "recompute", "sharding")  # fmt: skip
@@ -45,7 +45,7 @@ class SolveRequest:
     ``given``: the document of the profile; ``source``: the profile itself; ``terms``: number of
     microbatches, memory limit and objective. ``memory_limit``: the limit as it was given.
     ``placements``: those for which a schedule is searched. ``time_limit``: seconds for all of them
-    together. ``families``: whether schedules of the families are built. ``start``: the name of an
+    together. ``start``: the name of an
     earlier solve whose schedules the search starts from. ``memory_limits``: those of a sweep.
     """
 
@@ -55,7 +55,6 @@ class SolveRequest:
     memory_limit: float | str | None
     placements: tuple[str, ...]
     time_limit: float
-    families: bool = True
     start: str | None = None
     memory_limits: tuple[float | str, ...] = ()
 
@@ -79,7 +78,6 @@ class SolveRequest:
             limit,
             tuple(map(_placement, placements)),
             asked.time_limit or 4.0,
-            document.get("families", True) is True,
             str(document["start"]) if document.get("start") else None,
             tuple(_limit("memory_limits", each) or 0.0 for each in limits),
         )

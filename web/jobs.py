@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -17,6 +18,8 @@ from pipeloom.planner.sweep import Sweep, sweep
 from .asked import SolveRequest
 from .solves import Solve
 
+MANY = 8192
+"""Ranks times microbatches from which on the families are built after the searches."""
 INTERVAL = 0.1
 """Minimum of seconds between two events on a search in which nothing has changed."""
 
@@ -52,7 +55,7 @@ class SolveListener:
 
 def schedules(asked: SolveRequest, earlier: Solve | None) -> Callable[[Solve], None]:
     """Return the job that builds the families' schedules, and searches the best schedule for each
-    placement.
+    placement; in the other order if building takes long.
 
     ``earlier``: a solve of the same problem. Its families are used again, and its schedules are the
     starts of the searches, so that no result is worse than the earlier one.
@@ -60,15 +63,12 @@ def schedules(asked: SolveRequest, earlier: Solve | None) -> Callable[[Solve], N
     before = {row.name: row for row in earlier.rows} if earlier else {}
 
     def job(solve: Solve) -> None:
-        for row in _families(asked, before) if asked.families else ():
+        parts = [_families(asked, before), _optimized(asked, before, solve)]
+        many = asked.source.cluster.ranks * asked.terms.microbatches > MANY
+        for row in chain.from_iterable(reversed(parts) if many else parts):
+            report(solve, row)
             if solve.should_stop():
                 return
-            report(solve, row)
-        for number, name in enumerate(asked.placements):
-            if not solve.should_stop():
-                share = asked.time_limit / len(asked.placements)
-                solve.tell("searching", name=name, at=number + 1, of=len(asked.placements))
-                report(solve, _searched(asked, name, share, solve, before.get(title(name))))
 
     return job
 
@@ -91,6 +91,14 @@ def figures(row: Result, number: int) -> dict[str, Any]:
     there = row.planned is not None
     more = {"cost": row.cost, "uncosted": row.uncosted} if there else {"reason": row.refusal}
     return {"row": number, "name": row.name, "built": there, **facts, **more}
+
+
+def _optimized(asked: SolveRequest, before: dict[str, Result], solve: Solve) -> Iterator[Result]:
+    """Yield a row for each placement: the best schedule found, or the reason why there is none."""
+    share = asked.time_limit / max(1, len(asked.placements))
+    for number, name in enumerate(asked.placements, 1):
+        solve.tell("searching", name=name, at=number, of=len(asked.placements))
+        yield _searched(asked, name, share, solve, before.get(title(name)))
 
 
 def _families(asked: SolveRequest, known: dict[str, Result]) -> Iterator[Result]:

@@ -504,7 +504,7 @@ function drawPanel(panel) {
   ranks.forEach((rank, i) => {
     ctx.fillStyle = idle;
     ctx.fillRect(LEFT, i * h, width - LEFT, h - 1);
-    drawRank(ctx, rank, i * h, h - 1, k, width);
+    drawRank(ctx, rank, i * h, h - 1, k, width, panel.detail.count > 3e4 ? 2 : 1);
     ctx.fillStyle = muted;
     if (i % every === 0) ctx.fillText(i, 4, i * h + h / 2);
   });
@@ -523,21 +523,21 @@ function firstAfter(ops, time, from = 0) {
   return low;
 }
 
-// Ops narrower than a pixel are not all drawn: the next one starts at the next pixel.
-function drawRank(ctx, {ops}, y, h, k, width) {
+// Ops narrower than `least` pixels are not all drawn: the next one starts beyond these.
+function drawRank(ctx, {ops}, y, h, k, width, least) {
   for (let i = firstAfter(ops, view[0]); i < ops.length && ops[i].start < view[1];) {
     const op = ops[i], x = Math.max(LEFT, xOf(op.start, k));
     const wide = Math.min(width, xOf(op.end, k)) - x;
     const copies = op.op === "O" || op.op === "L", tall = copies ? h / 4 : "half" in op ? h / 2 : h;
     const top = copies ? y + .75 * h : y + (op.half || 0) * tall;
     ctx.fillStyle = op.colour.fill;
-    ctx.fillRect(x, top, Math.max(1, wide > 4 ? wide - .7 : wide), tall);
+    ctx.fillRect(x, top, Math.max(least, wide > 4 ? wide - .7 : wide), tall);
     if (wide > 17 && tall > 9) {
       ctx.fillStyle = op.colour.ink;
       ctx.fillText(op.microbatch, x + 3, top + tall / 2 + .5, wide - 4);
     }
-    const next = wide < 1 ? firstAfter(ops, view[0] + (Math.floor(x) + 1 - LEFT) / k, i + 1) : 0;
-    i = Math.max(i + 1, next);
+    const end = view[0] + (Math.floor(x) + least - LEFT) / k;
+    i = wide < least ? firstAfter(ops, end, i + 1) : i + 1;
   }
 }
 
@@ -833,7 +833,7 @@ function lossOf(loss) {
     part.style.background = colour;
     return part;
   });
-  bar.append(String(loss.rank), ...parts);
+  bar.append(make("b", {}, String(loss.rank)), ...parts);
   return bar;
 }
 
