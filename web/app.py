@@ -29,7 +29,6 @@ LOOKING = 0.05
 """Seconds between two checks for new events of a solve."""
 MOST_COMPUTING = 2
 """Number of answers that are computed at the same time; others wait."""
-NOT_KEPT = "not kept any more: solve again"
 
 
 @dataclass
@@ -103,7 +102,7 @@ class Handlers:
         try:
             return self.solves.get(name)
         except KeyError:
-            raise HTTPException(404, f"solve: {NOT_KEPT}") from None
+            raise HTTPException(404, "solve: not kept any more: solve again") from None
 
     def _row(self, request: Request) -> tuple[Solve, Any]:
         solve, number = self._found(request.path_params["solve"]), request.path_params["row"]

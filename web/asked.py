@@ -6,7 +6,7 @@ here: nothing on the server's disk can be named in a request.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +18,7 @@ from pipeloom.planner.clusters.cluster import CLUSTERS
 from pipeloom.planner.clusters.gpus import GPUS
 from pipeloom.planner.inputs.placement_spec import AUTO
 from pipeloom.planner.inputs.problem_setup import ProfileSource, Terms
+from pipeloom.planner.inputs.words import memory_limit_of
 from pipeloom.planner.models.reading import PRESETS
 from pipeloom.planner.requests.plans import PredictRequest
 from pipeloom.planner.requests.search import OptimizeRequest
@@ -26,13 +27,11 @@ from pipeloom.planner.solving.progress import unheard
 from .solves import MOST_SECONDS
 
 MOST_RANKS, MOST_MICROBATCHES, MOST_PLACEMENTS, MOST_LIMITS = 64, 1024, 8, 24
-MOST_TRACES = 64
 PLACEMENTS = ("linear", "interleaved:2", "interleaved:3", "interleaved:4", "v", "wave:2",
               "bidirectional")  # fmt: skip
 """The placements that the page offers."""
-SEARCH = ("profile", "microbatches", "memory_limit", "objective", "placements", "time_limit",
-          "start", "memory_limits")  # fmt: skip
-"""The keys of a request for a solve."""
+ABSENT: dict[str, Any] = {"placements": [AUTO], "time_limit": 4.0, "memory_limits": []}
+"""Values of keys of a request for a solve that are absent, unless None."""
 RUN = ("gpus", "tp", "pp", "vp", "dp", "cp", "ep", "micro_batch", "microbatches", "seq",
        "precision", "recompute", "sharding")  # fmt: skip
 """The keys of a preset's run that a request may have, besides ``model`` and ``cluster``."""
@@ -45,8 +44,8 @@ class SolveRequest:
     ``given``: the document of the profile; ``source``: the profile itself; ``terms``: number of
     microbatches, memory limit and objective. ``memory_limit``: the limit as it was given.
     ``placements``: those for which a schedule is searched. ``time_limit``: seconds for all of them
-    together. ``start``: the name of an
-    earlier solve whose schedules the search starts from. ``memory_limits``: those of a sweep.
+    together. ``start``: the name of an earlier solve whose schedules the search starts from.
+    ``memory_limits``: those of a sweep.
     """
 
     given: dict[str, Any]
@@ -55,32 +54,26 @@ class SolveRequest:
     memory_limit: float | str | None
     placements: tuple[str, ...]
     time_limit: float
-    start: str | None = None
-    memory_limits: tuple[float | str, ...] = ()
+    start: str | None
+    memory_limits: tuple[float | str, ...]
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> SolveRequest:
-        """Check a request. Raises InputError with the faults of its values."""
-        _check_keys(document, SEARCH)
-        source = profile_of(document.get("profile"))
-        limit = _limit("memory_limit", document.get("memory_limit"))
+        """Check a request. Raises InputError with the faults of all its values."""
+        faults = _unknown(document, CHECKS)
+        found: dict[str, Any] = {}
+        for key, check in CHECKS.items():
+            try:
+                found[key] = check(document.get(key, ABSENT.get(key)))
+            except InputError as error:
+                faults += error.faults
+        _refuse(faults)
+        source, limit = found.pop("profile"), found["memory_limit"]
         asked = OptimizeRequest(
-            source, _count("microbatches", document.get("microbatches"), MOST_MICROBATCHES),
-            memory_limit=limit, objective=document.get("objective"),
-            time_limit=_seconds(document.get("time_limit", 4.0)),
-        )  # fmt: skip
-        limits = _several("memory_limits", document.get("memory_limits", []), MOST_LIMITS)
-        placements = _several("placements", document.get("placements", [AUTO]), MOST_PLACEMENTS)
-        return cls(
-            dict(document["profile"]),
-            source,
-            Terms.of(asked, source),
-            limit,
-            tuple(map(_placement, placements)),
-            asked.time_limit or 4.0,
-            str(document["start"]) if document.get("start") else None,
-            tuple(_limit("memory_limits", each) or 0.0 for each in limits),
+            source, found.pop("microbatches"), memory_limit=limit, objective=found.pop("objective")
         )
+        given = dict(document["profile"])
+        return cls(given=given, source=source, terms=Terms.of(asked, source), **found)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -109,10 +102,9 @@ def read(body: bytes) -> dict[str, Any]:
     return dict(document)
 
 
-def profile_of(given: object) -> ProfileSource:
+def profile_of(given: Any) -> ProfileSource:
     """Return a checked profile from its JSON object. Raises InputError with all its faults."""
-    if not isinstance(given, dict):
-        raise InputError(Fault.about("profile", "an object (a profile's JSON)", given))
+    _require(isinstance(given, dict), "profile", "an object (a profile's JSON)", given)
     source = ProfileSource(given, unheard)
     source.check()
     ranks = source.cluster.ranks
@@ -127,13 +119,10 @@ def profile_from_preset(document: Mapping[str, Any]) -> dict[str, Any]:
     """
     from pipeloom.planner.predict import predict
 
-    _check_keys(document, ("model", "cluster", *RUN))
+    _refuse(_unknown(document, ("model", "cluster", *RUN)))
     model = _known("model", document.get("model"), PRESETS)
     where = _known("cluster", document.get("cluster"), (*CLUSTERS, *GPUS))
     run = {key: document[key] for key in RUN if document.get(key) is not None}
-    for key, value in run.items():
-        known = isinstance(value, int) or (isinstance(value, str) and len(value) <= 20)
-        _require(known, key, "a number or a word", value)
     _count("pp", run.get("pp", 1), MOST_RANKS)
     found = predict(**vars(PredictRequest(model, where, **run)))
     return {"profile": dump_profile(found.profile), "words": str(found)}
@@ -146,8 +135,8 @@ def profile_from_traces(document: Mapping[str, Any]) -> dict[str, Any]:
     """
     from pipeloom.planner.measured.profile import profile_from
 
-    _check_keys(document, ("traces", "memory"))
-    traces = _several("traces", document.get("traces"), MOST_TRACES)
+    _refuse(_unknown(document, ("traces", "memory")))
+    traces = _several("traces", document.get("traces"), MOST_RANKS)
     memory = _several("memory", document.get("memory", [1.0]), 2)
     texts = bool(traces) and all(isinstance(text, str) for text in traces)
     _require(texts, "traces", "the text of at least one trace", traces)
@@ -165,13 +154,16 @@ def profile_from_traces(document: Mapping[str, Any]) -> dict[str, Any]:
     return {"profile": found.document(), "words": ""}
 
 
-def _check_keys(document: Mapping[str, Any], known: Collection[str]) -> None:
-    wrong = [key for key in document if key not in known]
-    if wrong:
-        expected = ", ".join(known)
-        raise InputError(
-            *(Fault(f"unknown; expected one of {expected}", key=x[:40]) for x in wrong)
-        )
+def _refuse(faults: Sequence[Fault]) -> None:
+    """Raise InputError if there are faults."""
+    if faults:
+        raise InputError(*faults)
+
+
+def _unknown(document: Mapping[str, Any], known: Collection[str]) -> list[Fault]:
+    """Return a fault for each key that is not one of ``known``."""
+    words = f"unknown; expected one of {', '.join(known)}"
+    return [Fault(words, key=key) for key in document if key not in known]
 
 
 def _require(holds: bool, key: str, expected: str, value: object) -> None:
@@ -193,7 +185,13 @@ def _count(key: str, value: Any, most: int) -> int | None:
 def _limit(key: str, value: Any) -> float | str | None:
     holds = value is None or type(value) in (int, float) or isinstance(value, str)
     _require(holds and len(str(value)) <= 40, key, "a number, a size such as 20GB, or none", value)
+    memory_limit_of(value, name=key)
     return value  # type: ignore[no-any-return]
+
+
+def _limits(value: Any) -> tuple[float | str, ...]:
+    found = _several("memory_limits", value, MOST_LIMITS)
+    return tuple(_limit("memory_limits", each) or 0.0 for each in found)
 
 
 def _seconds(value: Any) -> float:
@@ -208,8 +206,22 @@ def _several(key: str, value: Any, most: int) -> Sequence[Any]:
     return list(value)
 
 
-def _placement(name: object) -> str:
-    """Check a placement's name. Lists of ranks and files are not accepted."""
-    expected = f"any of {', '.join(PLACEMENTS)}"
-    _require(isinstance(name, str) and name in (*PLACEMENTS, AUTO), "placements", expected, name)
-    return str(name)
+def _placements(value: Any) -> tuple[str, ...]:
+    """Check names of placements. Lists of ranks and files are not accepted."""
+    for name in _several("placements", value, MOST_PLACEMENTS):
+        holds = isinstance(name, str) and name in (*PLACEMENTS, AUTO)
+        _require(holds, "placements", f"any of {', '.join(PLACEMENTS)}", name)
+    return tuple(value)
+
+
+CHECKS: dict[str, Callable[[Any], Any]] = {
+    "profile": profile_of,
+    "microbatches": lambda value: _count("microbatches", value, MOST_MICROBATCHES),
+    "memory_limit": lambda value: _limit("memory_limit", value),
+    "objective": lambda value: value,
+    "placements": _placements,
+    "time_limit": _seconds,
+    "start": lambda value: value and str(value),
+    "memory_limits": _limits,
+}
+"""The keys of a request for a solve, each with the function that checks its value."""

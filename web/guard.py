@@ -24,7 +24,6 @@ MOST_SECONDS = 10.0
 """Time limit for receiving the body of a request."""
 HEADERS = {
     "cache-control": "no-store",
-    "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",

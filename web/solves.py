@@ -68,7 +68,7 @@ class Solve:
     _begin: float = field(default_factory=monotonic)
 
     def should_stop(self) -> bool:
-        return self._stopping.is_set() or self.is_late
+        return self._stopping.is_set() or self.age > self.seconds
 
     def stop(self) -> None:
         self._stopping.set()
@@ -77,10 +77,6 @@ class Solve:
         """If the solve was told to stop, wait a moment until it ends."""
         if self._stopping.is_set():
             self._ended.wait(JOINING)
-
-    @property
-    def is_late(self) -> bool:
-        return monotonic() > self._begin + self.seconds
 
     @property
     def is_running(self) -> bool:

@@ -145,6 +145,15 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "stages[0]: t_f": ("expected a finite number >= 0, got -1", {"stages": [TIMES]}),
     "ranks": ("expected at most 64 on this page, got 65", {"ranks": 65, "num_stages": 65}),
 }
+
+
+def test_faults_of_all_fields_come_together(server: Served) -> None:
+    wrong = {"microbatches": 0, "memory_limit": "8Gb", "time_limit": 0, "x": 1}
+    answer = server.post("/api/solves", {"profile": PROFILE | {"stages": [TIMES]}} | wrong)
+    keys = {key for key, _ in answer.faults}
+    assert keys >= {"stages[0]: t_f", "stages[0]: t_b", *wrong}
+
+
 REQUESTS: dict[str, tuple[object, str]] = {
     "profile": ("/etc/passwd", 'expected an object (a profile\'s JSON), got "/etc/passwd"'),
     "microbatches": (0, "expected a whole number from 1 to 1024, got 0"),

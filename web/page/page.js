@@ -49,7 +49,7 @@ const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const plain = (x, digits = 5) => String(Number(x.toPrecision(digits)));
 const ms = x => x >= 1e5 ? `${plain(x / 1e3)} s` : `${plain(x)} ms`;
 const percent = x => `${Math.abs(x) < 5e-7 ? 0 : plain(x * 100, 3)} %`;
-const size = x => x >= 1e6 ? `${plain(x / 2 ** 30, 4)} GiB` : plain(x);
+const size = x => x >= 1e6 ? `${plain(x / 1e9, 4)} GB` : plain(x);
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 const value = key => state[key] === "" || isNaN(state[key]) ? state[key] : Number(state[key]);
@@ -139,7 +139,7 @@ function showForm() {
 
 function showField(key) {
   $(key).value = state[key];
-  if (typeof value(key) === "number") $("r-" + key).value = state[key];
+  $("r-" + key).value = state[key] || 0;
   $("r-" + key).ariaValueText = state[key] || "as in the profile";
 }
 
