@@ -304,7 +304,7 @@ function watch(name, mine) {
   $("stop").disabled = false;
   $("longer").disabled = true;
   $("notes").textContent = "";
-  tell("Solving…");
+  tell("Solving (kernels are compiled once)…");
   const on = (kind, then) => source.addEventListener(kind, event => {
     if (mine === turn) then(JSON.parse(event.data));
   });
