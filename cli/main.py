@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("training.run", "train with a program, on local processes or under torchrun"),
     "export": ("files.export", "write a schedule in another system's format"),
     "import": ("files.import_", "read another system's format"),
+    "serve": ("planning.serve", "explore profiles and schedules in a browser"),
 }
 USAGE = {
     "unrecognized arguments: ": "unrecognized",

@@ -79,7 +79,7 @@ def rows(schedule: Schedule) -> list[RankBars]:
     timing = schedule.known_timing
     arrivals = list(_arrivals(schedule))
     found = []
-    for rank, memory in enumerate(_memory(schedule)):
+    for rank, memory in enumerate(memory_curves(schedule)):
         every = list(_ops(schedule, rank))
         averages = [
             Bar(
@@ -135,7 +135,7 @@ def _counted(schedule: Schedule, rank: int) -> tuple[float, float]:
     return begin, begin + timing.cost(objective)
 
 
-def _memory(schedule: Schedule) -> Iterator[list[tuple[float, float]]]:
+def memory_curves(schedule: Schedule) -> Iterator[list[tuple[float, float]]]:
     """Yield the memory curve of each rank as pairs (time, memory held from then on).
 
     The sizes are those of :func:`pipeloom.ir.cost.remat.held`. Memory changes at the start of an F,
@@ -168,7 +168,7 @@ def peak_memory(schedule: Schedule) -> tuple[float, ...]:
     """
     if schedule.timing and len(schedule.timing.peak_memory) == schedule.problem.ranks:
         return schedule.timing.peak_memory
-    curves = _memory(timed(schedule))
+    curves = memory_curves(timed(schedule))
     return tuple(max((size for _, size in curve), default=0.0) for curve in curves)
 
 

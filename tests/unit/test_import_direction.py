@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("ir", "solver", "compiler", "runtime", "planner", "cli", "report")
+FOLDERS = ("ir", "solver", "compiler", "runtime", "planner", "cli", "report", "web")
 
 
 def modules(folder: str) -> list[str]:
@@ -32,7 +32,7 @@ def test_planning_imports_no_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("room", ["ir", "solver", "runtime", "planner", "report"])
+@pytest.mark.parametrize("room", ["ir", "solver", "runtime", "planner", "report", "web"])
 def test_no_public_name_of_a_room_is_a_file_of_it(room: str) -> None:
     """Otherwise Python binds the name to the module once that is imported."""
     names = set(import_module(f"pipeloom.{room}").__all__)

@@ -1,0 +1,164 @@
+"""The jobs of solves: schedules of families and placements, or a sweep over memory limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from time import monotonic
+from typing import Any
+
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.planner.build import build, families
+from pipeloom.planner.optimize import optimize
+from pipeloom.planner.results.result import OPTIMIZER, Result
+from pipeloom.planner.solving.progress import Event, Note, Searching, unheard
+from pipeloom.planner.sweep import Sweep, sweep
+
+from .asked import SolveRequest
+from .solves import Solve
+
+MANY = 8192
+"""Ranks times microbatches from which on the families are built after the searches."""
+INTERVAL = 0.1
+"""Minimum of seconds between two events on a search in which nothing has changed."""
+
+
+@dataclass
+class SolveListener:
+    """A listener that passes the events of a search on to a solve.
+
+    ``name``: the search's name if its events have none.
+    """
+
+    solve: Solve
+    name: str
+    _last: tuple[object, ...] = ()
+    _at: float = 0.0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Note):
+            if not event.routine:
+                self.solve.tell("note", text=event.text)
+        elif isinstance(event, Searching):
+            self._searching(event)
+
+    def _searching(self, event: Searching) -> None:
+        now, name = event.now, self.name or event.name
+        state = name, now.incumbent, now.bound, event.ending
+        if state == self._last and monotonic() < self._at + INTERVAL:
+            return
+        self._last, self._at = state, monotonic()
+        facts = {"cost": now.incumbent, "bound": now.bound, "gap": now.gap, "ending": event.ending}
+        self.solve.tell("progress", name=name, seconds=self.solve.age, **facts)
+
+
+def schedules(asked: SolveRequest, earlier: Solve | None) -> Callable[[Solve], None]:
+    """Return the job that builds the families' schedules, and searches the best schedule for each
+    placement; in the other order if building takes long.
+
+    ``earlier``: a solve of the same problem. Its families are used again, and its schedules are the
+    starts of the searches, so that no result is worse than the earlier one.
+    """
+    before = {row.name: row for row in earlier.rows} if earlier else {}
+
+    def job(solve: Solve) -> None:
+        parts = [_families(asked, before), _optimized(asked, before, solve)]
+        many = asked.source.cluster.ranks * asked.terms.microbatches > MANY
+        for row in chain.from_iterable(reversed(parts) if many else parts):
+            report(solve, row)
+            if solve.should_stop():
+                return
+
+    return job
+
+
+def title(placement: str) -> str:
+    """The name of the row with the best schedule of a placement."""
+    return f"{OPTIMIZER} {placement}"
+
+
+def report(solve: Solve, row: Result) -> None:
+    """Add a result to a solve, and tell its figures."""
+    solve.tell("row", **figures(row, solve.add(row)))
+
+
+def figures(row: Result, number: int) -> dict[str, Any]:
+    """The values of a row in the page's table. ``number``: its index in the solve's rows."""
+    known = row.row()
+    keys = ("status", "bubble_rate", "lower_bound", "gap", "peak_memory", "placement", "method")
+    facts = {key: known.get(key) for key in keys}
+    there = row.planned is not None
+    more = {"cost": row.cost, "uncosted": row.uncosted} if there else {"reason": row.refusal}
+    return {"row": number, "name": row.name, "built": there, **facts, **more}
+
+
+def _optimized(asked: SolveRequest, before: dict[str, Result], solve: Solve) -> Iterator[Result]:
+    """Yield a row for each placement: the best schedule found, or the reason why there is none."""
+    share = asked.time_limit / max(1, len(asked.placements))
+    for number, name in enumerate(asked.placements, 1):
+        solve.tell("searching", name=name, at=number, of=len(asked.placements))
+        yield _searched(asked, name, share, solve, before.get(title(name)))
+
+
+def _families(asked: SolveRequest, known: dict[str, Result]) -> Iterator[Result]:
+    """Yield a row for each family: its schedule, or the reason why there is none."""
+    for name in families():
+        if name in known:
+            yield known[name]
+            continue
+        try:
+            yield Result(name, build(name, asked.source, progress=unheard, **asked.options))
+        except (InputError, InfeasibleError) as error:
+            yield Result.refused(name, error)
+
+
+def _searched(
+    asked: SolveRequest, placement: str, seconds: float, solve: Solve, before: Result | None
+) -> Result:
+    """Return the best schedule of a placement: that of ``before``, unless a better one is found."""
+    known = before.planned if before is not None else None
+    can_start = known is not None and not asked.source.is_cut() and placement != "auto"
+    try:
+        found = optimize(
+            asked.source,
+            placement=placement,
+            time_limit=max(0.05, seconds),
+            start=known if can_start else None,
+            progress=SolveListener(solve, placement),
+            should_stop=solve.should_stop,
+            **asked.options,
+        )
+    except InfeasibleError as error:
+        return Result.refused(title(placement), error)
+    if before is not None and known is not None and before.cost < found.cost:
+        return before
+    return replace(found, name=title(placement), scheme=title(placement))
+
+
+def frontier(asked: SolveRequest) -> Callable[[Solve], None]:
+    """Return the job that finds the best schedule for each memory limit."""
+
+    def job(solve: Solve) -> None:
+        limits = {str(limit): limit for limit in asked.memory_limits}
+        placement = asked.placements[0] if len(asked.placements) == 1 else "auto"
+        found = sweep(
+            asked.source,
+            memory_limits=limits,
+            placement=placement,
+            time_limit=max(0.05, asked.time_limit / max(1, len(limits))),
+            progress=SolveListener(solve, ""),
+            should_stop=solve.should_stop,
+            microbatches=asked.terms.microbatches,
+            objective=asked.terms.objective,
+        )
+        solve.tell("frontier", **_points(solve, found))
+
+    return job
+
+
+def _points(solve: Solve, found: Sweep) -> dict[str, Any]:
+    """The picture of the frontier, and the figures of its points in the order in which they are
+    drawn; the sweep's rows are added to ``solve``."""
+    points = [figures(row, solve.add(row)) for row in found.rows]
+    return {"picture": found.picture() if found.built else "", "points": points}

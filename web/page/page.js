@@ -1,0 +1,938 @@
+
+"use strict";
+
+// State: what the link has. Every value is text; the link leaves out values equal to these.
+const DEFAULTS = {
+  src: "form", tf: "30", tb: "30", tw: "20", mb: "1", mw: "0.5", xf: "1", xb: "1", xw: "1",
+  ranks: "8", m: "24", link: "0.5", limit: "10", time: "4", objective: "", model: "llama-3-8b",
+  cluster: "H100", tp: "1", micro: "1", file: "", places: "linear,interleaved:2,v,wave:2",
+  show: "", one: "", view: "", op: "", limits: "",
+};
+// Key, label, kinds of profiles that have it ("": all), least, most and step of the slider
+const FIELDS = [
+  ["tf", "T_F, forward (ms)", "form", 1, 100, 1],
+  ["tb", "T_B, input gradient (ms)", "form", 1, 100, 1],
+  ["tw", "T_W, weight gradient (ms)", "form", 0, 100, 1],
+  ["mb", "M_B, held from F to B", "form", 0.1, 4, 0.1],
+  ["mw", "M_W, held from B to W", "form", 0, 4, 0.1],
+  ["xf", "T_F, times", "file model", 0.2, 4, 0.05],
+  ["xb", "T_B, times", "file model", 0.2, 4, 0.05],
+  ["xw", "T_W, times", "file model", 0.2, 4, 0.05],
+  ["limit", "Memory limit of a rank", "", 0, 32, 0.5],
+  ["m", "Microbatches", "", 1, 128, 1],
+  ["ranks", "Ranks", "form model", 2, 64, 1],
+  ["link", "Link delay (ms)", "", 0, 20, 0.1],
+];
+const KEYS = FIELDS.map(([key]) => key);
+const WORDS = ["model", "cluster", "tp", "micro", "time", "objective"];
+// The field that shows a fault about a key of the profile or of a request
+const FAULTS = {
+  t_f: "tf", t_b: "tb", t_w: "tw", m_b: "mb", m_w: "mw", num_stages: "ranks", pp: "ranks",
+  microbatches: "m", memory_limit: "limit", t_comm: "link", time_limit: "time",
+  placements: "places", memory_limits: "limits", micro_batch: "micro", traces: "file",
+};
+// How a rank spends its time: words and colors of the parts of a bar
+const PARTS = {
+  work: ["computes", "#5b7fa8"], head: ["before first B", "#d39b3a"],
+  between: ["in between", "#c0496b"], tail: ["after last F", "#8a6fc0"],
+  spare: ["spare", "transparent"],
+};
+const $ = id => document.getElementById(id);
+const FORM = {limit: DEFAULTS.limit, link: DEFAULTS.link};
+let state = {...DEFAULTS};
+let choices = null, loaded = null, running = null, latest = "", turn = 0, timer = 0;
+let rows = new Map(), series = new Map(), details = new Map(), panels = [];
+let view = [0, 1], hovered = null;
+
+// Small tools
+const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
+const plain = (x, digits = 5) => String(Number(x.toPrecision(digits)));
+const ms = x => x >= 1e5 ? `${plain(x / 1e3)} s` : `${plain(x)} ms`;
+const percent = x => `${Math.abs(x) < 5e-7 ? 0 : plain(x * 100, 3)} %`;
+const size = x => x >= 1e6 ? `${plain(x / 1e9, 4)} GB` : plain(x);
+const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+const value = key => state[key] === "" || isNaN(state[key]) ? state[key] : Number(state[key]);
+const json = async (path, body) => (await call(path, body)).json();
+
+const on = (id, then, kind = "click") => $(id).addEventListener(kind, then);
+const xOf = (time, k) => LEFT + (time - view[0]) * k;
+
+function make(tag, properties = {}, ...children) {
+  const found = Object.assign(document.createElement(tag), properties);
+  found.append(...children);
+  return found;
+}
+
+async function call(path, body) {
+  const how = body === undefined ? {} :
+    {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)};
+  const response = await fetch(path, how);
+  if (response.ok) return response;
+  const {faults} = await response.json();
+  throw Object.assign(new Error(faults[0].text), {faults, status: response.status});
+}
+
+// The link
+function readLink() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  state = {...DEFAULTS};
+  for (const key of Object.keys(DEFAULTS)) if (given.has(key)) state[key] = given.get(key);
+}
+
+function writeLink() {
+  const kept = Object.entries(state).filter(([key, value]) => value !== DEFAULTS[key]);
+  history.replaceState(null, "", "#" + new URLSearchParams(kept));
+}
+
+// The form
+function buildForm() {
+  $("sliders").append(...FIELDS.map(fieldOf));
+  for (const key of ["model", "cluster"]) {
+    $(key).append(...choices[key + "s"].map(name => make("option", {value: name}, name)));
+  }
+  for (const name of choices.placements) {
+    const box = make("input", {type: "checkbox", name: "place", value: name});
+    $("places").append(make("label", {}, box, " " + name));
+  }
+  for (const [name, words] of Object.entries(choices.downloads)) {
+    $("files").append(make("button", {type: "button", onclick: () => download(name)}, words));
+  }
+  const kinds = Object.entries(choices.kinds).slice(0, 4);
+  $("legend").append(
+    ...kinds.map(([kind, {name, shades}]) => legendOf(`${kind}: ${name}`, shades[0])));
+  $("causes").append(...Object.values(PARTS).map(part => legendOf(...part)));
+}
+
+function legendOf(words, colour) {
+  const box = make("i");
+  box.style.background = colour;
+  return make("span", {}, box, words);
+}
+
+function fieldOf([key, label, of, least, most, step]) {
+  const range = make("input", {type: "range", id: "r-" + key, min: least, max: most, step,
+    ariaLabel: label});
+  const box = make("input", {id: key, placeholder: "profile’s"});
+  box.setAttribute("aria-describedby", "f-" + key);
+  range.addEventListener("input", () => changed(key, range.value));
+  box.addEventListener("change", () => changed(key, box.value.trim()));
+  const fault = make("p", {className: "fault", id: "f-" + key});
+  const name = make("label", {htmlFor: key}, label);
+  const found = make("div", {className: "field"}, name, range, box, fault);
+  if (of) found.dataset.for = of;
+  return found;
+}
+
+function showForm() {
+  for (const radio of document.getElementsByName("src")) radio.checked = radio.value === state.src;
+  for (const part of document.querySelectorAll("[data-for]")) {
+    part.hidden = !part.dataset.for.split(" ").includes(state.src);
+  }
+  setMemoryRange();
+  KEYS.forEach(showField);
+  for (const key of [...WORDS, "limits"]) $(key).value = state[key];
+  const places = state.places.split(",");
+  for (const box of document.getElementsByName("place")) box.checked = places.includes(box.value);
+  $("file-name").textContent = loaded?.name || "";
+}
+
+function showField(key) {
+  $(key).value = state[key];
+  $("r-" + key).value = state[key] || 0;
+  $("r-" + key).ariaValueText = state[key] || "as in the profile";
+}
+
+function setMemoryRange() {
+  const {stages, layers, ranks} = loaded || formProfile();
+  const most = Math.max(1e-6, ...(stages || layers).map(part => part.m_b).flat());
+  const top = 2 * most * (stages ? Number(ranks) || 1 : layers.length);
+  const step = 10 ** Math.floor(Math.log10(top / 20)) / 2;
+  Object.assign($("r-limit"), {step, max: Math.ceil(top / step) * step});
+}
+
+function changed(key, text) {
+  if (state[key] === text) return;
+  state[key] = text;
+  if (key === "src") Object.assign(state, {limit: "", link: ""}, text === "form" && FORM);
+  const another = key === "src" || (state.src === "model" && [...WORDS, "ranks"].includes(key));
+  if (another) loaded = null;
+  showForm();
+  clearTimeout(timer);
+  timer = setTimeout(restart, 250);
+}
+
+function showFaults(faults) {
+  for (const place of document.querySelectorAll(".fault")) place.textContent = "";
+  for (const field of document.querySelectorAll("[aria-invalid]")) {
+    field.removeAttribute("aria-invalid");
+  }
+  for (const fault of faults) showFault(fault);
+}
+
+function showFault({key, words, text}) {
+  const known = key.split(/[^a-z_]+/).map(part => FAULTS[part] || part);
+  const id = known.findLast(part => part && $("f-" + part));
+  if (!id || $(id).closest("[hidden]")) return $("faults").append(text || words, " ");
+  $("f-" + id).append(words, " ");
+  $(id).setAttribute("aria-invalid", "true");
+  if ($(id).closest("details")) $(id).closest("details").open = true;
+}
+
+// The profile
+async function currentProfile() {
+  if (state.src === "form") return formProfile();
+  if (!loaded && state.src === "model") loaded = await modelProfile();
+  if (!loaded && state.file) loaded = JSON.parse(state.file);
+  showForm();
+  return loaded && scaled(structuredClone(loaded));
+}
+
+function formProfile() {
+  const [t_f, t_b, t_w, m_b, m_w] = ["tf", "tb", "tw", "mb", "mw"].map(value);
+  return {format: "pipeloom.profile", version: 1, name: "page", ranks: value("ranks"),
+    num_stages: value("ranks"), stages: [{t_f, t_b, t_w, m_b, m_w}], t_comm: value("link")};
+}
+
+async function modelProfile() {
+  const asked = {model: state.model, cluster: state.cluster, pp: value("ranks"), tp: value("tp"),
+    micro_batch: value("micro"), microbatches: value("m")};
+  return (await json("api/profile", asked)).profile;
+}
+
+function scaled(profile) {
+  const by = {t_f: "xf", t_b: "xb", t_w: "xw", t_bw: "xb", t_r: "xf"};
+  for (const part of profile.stages || profile.layers || []) {
+    for (const [key, factor] of Object.entries(by)) {
+      if (Array.isArray(part[key])) part[key] = part[key].map(x => x * value(factor));
+      else if (key in part) part[key] *= value(factor);
+    }
+  }
+  if (state.link !== "") profile.t_comm = value("link");
+  return profile;
+}
+
+async function takeFiles(list) {
+  const texts = await Promise.all(Array.from(list, file => file.text()));
+  let found = JSON.parse(texts[0]);
+  const made = (found.format === "pipeloom.profile" || found.stages || found.layers);
+  if (!made) found = (await json("api/profile", {traces: texts})).profile;
+  const text = JSON.stringify(found), lists = Array.isArray(found.stages?.[0].t_f);
+  Object.assign(state, {src: "file", file: text.length < 40000 ? text : "", limit: "", link: ""});
+  if (lists) state.m = "";
+  loaded = found;
+  restart();
+}
+
+function restart() {
+  dropPoints();
+  $("frontier").replaceChildren();
+  state.view = state.op = "";
+  showForm();
+  writeLink();
+  return solve();
+}
+
+// Solving
+async function solve({start, limits} = {}) {
+  const mine = ++turn;
+  showFaults([]);
+  await halt();
+  try {
+    const profile = await currentProfile();
+    if (!profile) return tell("Choose a file.");
+    const asked = problem(profile);
+    if (start) Object.assign(asked, {start, time_limit: Math.min(120, 4 * asked.time_limit)});
+    if (limits) sweeping(asked, profile);
+    const {solve: name} = await json("api/solves", asked);
+    if (mine === turn) watch(name, mine);
+    else call(`api/solves/${name}/stop`, {});
+  } catch (error) {
+    if (mine === turn) failed(error);
+  }
+}
+
+function problem(profile) {
+  const placements = state.places.split(",").filter(Boolean);
+  const asked = {profile, placements, time_limit: value("time")};
+  if (state.m !== "") asked.microbatches = value("m");
+  if (state.limit !== "") asked.memory_limit = value("limit");
+  if (state.objective) asked.objective = state.objective;
+  return asked;
+}
+
+function sweeping(asked, {stages, layers, ranks}) {
+  const full = Math.max(...(stages || layers).map(part => part.m_b).flat()) *
+    (stages ? ranks : layers.length);
+  const usual = [.4, .5, .65, .8, 1, 1.3, 1.7, 2].map(x => Number((x * full).toPrecision(3)));
+  $("limits").value = state.limits = state.limits || usual.join(",");
+  writeLink();
+  const limits = state.limits.split(/[,\s]+/).filter(Boolean);
+  asked.memory_limits = limits.map(x => isNaN(x) ? x : Number(x));
+  delete asked.memory_limit;
+  if (asked.placements.length > 1) delete asked.placements;
+}
+
+function failed(error) {
+  const wrong = error instanceof SyntaxError && [{key: "file", words: "expected JSON"}];
+  const faults = error.faults || wrong || [];
+  ended();
+  tell(faults.length ? "The problem has faults." : "The server does not answer.");
+  showFaults(faults);
+}
+
+async function halt() {
+  if (!running) return;
+  const {name, source} = running;
+  source.close();
+  ended();
+  await call(`api/solves/${name}/stop`, {}).catch(() => {});
+}
+
+function ended() {
+  running = null;
+  $("stop").disabled = true;
+  $("longer").disabled = !latest;
+}
+
+const tell = words => { $("status").textContent = words; };
+
+function watch(name, mine) {
+  const source = new EventSource(`api/solves/${name}/events`);
+  running = {name, source};
+  series = new Map();
+  $("stop").disabled = false;
+  $("longer").disabled = true;
+  $("notes").textContent = "";
+  tell("Solving (kernels are compiled once)…");
+  const on = (kind, then) => source.addEventListener(kind, event => {
+    if (mine === turn) then(JSON.parse(event.data));
+  });
+  on("row", row => addRow({...row, solve: name}));
+  on("searching", ({name, at, of}) => tell(`${name} (${at} of ${of}): searching`));
+  on("progress", addProgress);
+  on("note", ({text}) => { $("notes").textContent = text; });
+  on("frontier", found => openFrontier({...found, solve: name}));
+  on("end", end => finish(end, {name, source}));
+  source.onerror = () => source.readyState === 2 && failed(new Error());
+}
+
+function addProgress({name, seconds, cost, bound, gap, ending}) {
+  if (!series.has(name)) series.set(name, []);
+  if (cost === null) return tell(`${name}: no schedule yet`);
+  series.get(name).push({seconds, cost, bound});
+  tell(`${name}: best ${ms(cost)}, bound ${ms(bound)}, gap ${percent(gap)} ${ending}`);
+  later();
+}
+
+function finish({state: how, seconds, faults}, {name, source}) {
+  const mine = Array.from(rows.values()).filter(row => row.solve === name);
+  source.close();
+  if (!mine.every(isPoint)) {
+    latest = name;
+    rows = new Map(Array.from(rows).filter(([, row]) => mine.includes(row) || isPoint(row)));
+    showRows();
+  }
+  ended();
+  const best = built()[0];
+  const words = best ? `: best ${best.name}, ${ms(best.cost)}` : "";
+  tell(`${how} after ${seconds.toFixed(1)} s${words}`);
+  if (faults.length) showFaults(faults);
+}
+
+// The table
+function addRow(row) {
+  rows.delete(row.name);
+  rows.set(row.name, row);
+  showRows();
+}
+
+const keyOf = row => `${row.solve}/rows/${row.row}`;
+const order = row => row.cost + (row.uncosted ? 1e15 : 0) + (isPoint(row) ? 1e18 : 0);
+const isPoint = ({name}) => name.startsWith("limit ");
+const built = () => Array.from(rows.values()).filter(row => row.built)
+  .sort((a, b) => order(a) - order(b));
+
+function shownNames() {
+  const known = state.show.split("~").filter(name => rows.get(name)?.built);
+  if (known.length) return known;
+  return [...new Set([built()[0]?.name, "1f1b"])].filter(name => rows.get(name)?.built);
+}
+
+function showRows() {
+  const shown = shownNames(), body = $("rows").tBodies[0];
+  const focus = document.activeElement.dataset.row;
+  body.replaceChildren(...built().map((row, i) => rowOf(row, shown, i)));
+  if (focus) body.querySelector(`[data-row="${CSS.escape(focus)}"]`)?.focus();
+  const refused = Array.from(rows.values()).filter(row => !row.built);
+  $("refused").hidden = !refused.length;
+  $("refused").firstElementChild.textContent = `${refused.length} that cannot be built`;
+  $("refused").lastElementChild.replaceChildren(
+    ...refused.map(row => make("li", {}, `${row.name}: ${row.reason}`)));
+  showPanels(shown);
+}
+
+function rowOf(row, shown, i) {
+  const box = make("input", {type: "checkbox", checked: shown.includes(row.name),
+    ariaLabel: `show ${row.name}`, onchange: () => toggle(row.name)});
+  box.dataset.row = row.name;
+  const gap = row.gap === null ? "–" : row.status === "optimal" ? "optimal" : percent(row.gap);
+  const name = row.name + (row.uncosted ? " (transfers not counted)" : "");
+  const cells = [box, name, percent(row.bubble_rate), ms(row.cost), gap, size(row.peak_memory)];
+  return make("tr", {className: i ? "" : "best"}, ...cells.map(cell => make("td", {}, cell)));
+}
+
+function toggle(name) {
+  const shown = shownNames();
+  keep("show", (shown.includes(name) ? shown.filter(x => x !== name) : [...shown, name]).join("~"));
+}
+
+// Details of a schedule
+function detailOf(row) {
+  const key = keyOf(row);
+  if (details.size > 60) details.clear();
+  if (!details.has(key)) details.set(key, json(`api/solves/${key}`).then(prepared));
+  return details.get(key);
+}
+
+function prepared(detail) {
+  const {order, pairs} = detail.schedule;
+  let first = 0;
+  detail.ranks = order.map((ops, rank) => {
+    const stages = Array.from(new Set(ops.map(op => op.stage))).sort((a, b) => a - b);
+    for (const op of ops) {
+      op.colour = colourOf(op.op, stages.indexOf(op.stage) / (stages.length - 1 || 1));
+    }
+    for (const at of pairs?.[rank] || []) [ops[at].half, ops[at + 1].half] = [0, 1];
+    first += ops.length;
+    return {ops, first: first - ops.length};
+  });
+  detail.count = first;
+  detail.end = Math.max(1e-9, ...order.map(ops => ops.length ? ops[ops.length - 1].end : 0));
+  return detail;
+}
+
+function colourOf(kind, shade) {
+  const {shades, inks} = choices.kinds[kind];
+  const at = Math.round(shade * (shades.length - 1));
+  return {fill: shades[at], ink: inks[at]};
+}
+
+// Timelines
+async function showPanels(shown) {
+  const wanted = shown.map(name => rows.get(name)).filter(row => row);
+  const mine = showPanels.turn = (showPanels.turn || 0) + 1;
+  const found = await Promise.all(wanted.map(row => detailOf(row).catch(() => null)));
+  if (mine !== showPanels.turn) return;
+  const old = panels;
+  panels = wanted.map((row, i) => found[i] &&
+    panelOf(old.find(panel => panel.row.name === row.name), row, found[i])).filter(Boolean);
+  const roots = panels.map(panel => panel.root);
+  if (roots.some((root, i) => root !== $("panels").children[i]) || old.length > roots.length) {
+    $("panels").replaceChildren(...roots);
+  }
+  if (panels.length) view = viewOf(state.view) || [0, wholeEnd()];
+  restoreOp();
+  showVersus();
+  showOne();
+  later();
+}
+
+function panelOf(panel, row, detail) {
+  if (!panel) {
+    const canvas = make("canvas", {tabIndex: 0, role: "application"});
+    const memory = make("canvas", {role: "img"});
+    panel = {canvas, memory, head: make("h3"), chosen: null};
+    panel.root = make("div", {className: "panel"}, panel.head, canvas, memory);
+    listen(panel);
+  }
+  if (panel.detail !== detail) panel.chosen = null;
+  Object.assign(panel, {row, detail});
+  const bound = row.lower_bound ? `, bound ${ms(row.lower_bound)}` : "";
+  panel.head.replaceChildren(row.name,
+    make("span", {}, `${ms(row.cost)}, bubble ${percent(row.bubble_rate)}${bound}`));
+  panel.canvas.ariaLabel = `Timeline of ${row.name}: arrows move between ops`;
+  panel.memory.ariaLabel = `Memory over time of ${row.name}`;
+  return panel;
+}
+
+const wholeEnd = () => Math.max(1e-9, ...panels.map(panel => panel.detail.end));
+
+function viewOf(text) {
+  const [from, to] = text.split("-").map(Number);
+  return to > from && [from, to];
+}
+
+function showVersus() {
+  const [one, ...others] = panels.map(panel => panel.row);
+  $("versus").textContent = others.map(other => {
+    const more = other.cost / one.cost - 1;
+    const how = `${percent(Math.abs(more))} ${more < 0 ? "less" : "longer"}`;
+    return `${other.name} takes ${how} than ${one.name}.`;
+  }).join(" ");
+}
+
+const LEFT = 30;
+
+function later() {
+  if (later.asked) return;
+  later.asked = requestAnimationFrame(() => {
+    later.asked = 0;
+    for (const panel of panels) drawPanel(panel);
+    drawProgress();
+  });
+}
+
+function prepareCanvas(canvas, height) {
+  const scale = devicePixelRatio, width = canvas.clientWidth;
+  Object.assign(canvas, {width: width * scale, height: height * scale});
+  canvas.style.height = `${height}px`;
+  const ctx = canvas.getContext("2d");
+  ctx.scale(scale, scale);
+  ctx.font = "11px system-ui, sans-serif";
+  ctx.textBaseline = "middle";
+  return {ctx, width, height};
+}
+
+const rowHeight = ({detail}) => clamp((panels.length > 4 ? 120 : 300) / detail.ranks.length, 5, 24);
+
+function drawPanel(panel) {
+  const {ranks} = panel.detail, h = rowHeight(panel);
+  const {ctx, width} = prepareCanvas(panel.canvas, ranks.length * h + 18);
+  const k = (width - LEFT) / (view[1] - view[0]);
+  const ink = css("--ink"), idle = css("--idle"), muted = css("--muted"), every = Math.ceil(12 / h);
+  ranks.forEach((rank, i) => {
+    ctx.fillStyle = idle;
+    ctx.fillRect(LEFT, i * h, width - LEFT, h - 1);
+    drawRank(ctx, rank, i * h, h - 1, k, width, panel.detail.count > 3e4 ? 2 : 1);
+    ctx.fillStyle = muted;
+    if (i % every === 0) ctx.fillText(i, 4, i * h + h / 2);
+  });
+  drawAxis(ctx, panel, k, width, ranks.length * h);
+  drawChain(ctx, panel, h, k, width, ink);
+  drawMemory(panel, k, width);
+}
+
+// The index of the first op that ends after a time
+function firstAfter(ops, time, from = 0) {
+  let low = from, high = ops.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (ops[middle].end > time) high = middle; else low = middle + 1;
+  }
+  return low;
+}
+
+// Ops narrower than `least` pixels are not all drawn: the next one starts beyond these.
+function drawRank(ctx, {ops}, y, h, k, width, least) {
+  for (let i = firstAfter(ops, view[0]); i < ops.length && ops[i].start < view[1];) {
+    const op = ops[i], x = Math.max(LEFT, xOf(op.start, k));
+    const wide = Math.min(width, xOf(op.end, k)) - x;
+    const copies = op.op === "O" || op.op === "L", tall = copies ? h / 4 : "half" in op ? h / 2 : h;
+    const top = copies ? y + .75 * h : y + (op.half || 0) * tall;
+    ctx.fillStyle = op.colour.fill;
+    ctx.fillRect(x, top, Math.max(least, wide > 4 ? wide - .7 : wide), tall);
+    if (wide > 17 && tall > 9) {
+      ctx.fillStyle = op.colour.ink;
+      ctx.fillText(op.microbatch, x + 3, top + tall / 2 + .5, wide - 4);
+    }
+    const end = view[0] + (Math.floor(x) + least - LEFT) / k;
+    i = wide < least ? firstAfter(ops, end, i + 1) : i + 1;
+  }
+}
+
+function ticks(from, to, about) {
+  const raw = (to - from) / about, power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map(x => x * power).find(x => x >= raw * .999);
+  const found = [];
+  for (let x = Math.ceil(from / step - 1e-9) * step; x <= to; x += step) found.push(x);
+  return found;
+}
+
+// The times, and a line where this schedule ends, so that schedules can be compared
+function drawAxis(ctx, panel, k, width, y) {
+  for (const time of ticks(view[0], view[1], Math.max(2, width / 110))) {
+    if (xOf(time, k) < width - 46) ctx.fillText(ms(Math.abs(time)), xOf(time, k), y + 9);
+  }
+  ctx.fillStyle = css("--mark");
+  const end = xOf(panel.detail.end, k);
+  if (end >= LEFT) ctx.fillRect(end - 1.5, 0, 1.5, y);
+}
+
+// What an op waited for. Nodes are numbers: all ops, rank after rank, then the transfers.
+function placeOf({ranks, count}, node) {
+  if (node >= count) return null;
+  const at = ranks.findLastIndex(({first}) => first <= node);
+  return {at, op: ranks[at].ops[node - ranks[at].first]};
+}
+
+function chainOf({waits}, node) {
+  const found = [];
+  for (let at = node; at >= 0; at = waits.origin[at]) found.push(at);
+  return found;
+}
+
+function wordsOf(detail, at, i) {
+  const {ops, first} = detail.ranks[at], op = ops[i], node = first + i;
+  const name = one => `${one.op}${one.microbatch} of stage ${one.stage}`;
+  const head = `${name(op)} (${choices.kinds[op.op].name}) on rank ${at}: ` +
+    `${ms(op.start)} to ${ms(op.end)}.`;
+  const origin = detail.waits.origin[node], delay = detail.waits.delay[node];
+  if (origin < 0) return `${head} It waited for nothing.`;
+  const from = placeOf(detail, origin), idle = op.start - (i ? ops[i - 1].end : 0);
+  const what = from ? `${name(from.op)} on ${from.at === at ? "its rank" : `rank ${from.at}`}`
+    : `the transfer of ${detail.waits.transfers[origin - detail.count]}`;
+  const link = delay > 0 ? ` and ${ms(delay)} on the link` : "";
+  const idled = idle > 1e-9 ? ` Its rank idled for ${ms(idle)}.` : "";
+  return `${head}${idled} It waited for ${what}${link}.`;
+}
+
+function choose(panel, at, i, keep) {
+  for (const other of panels) other.chosen = null;
+  const chain = chainOf(panel.detail, panel.detail.ranks[at].first + i);
+  panel.chosen = {at, i, keep, chain};
+  const link = chain.reduce((sum, node) => sum + panel.detail.waits.delay[node], 0);
+  $("op").textContent = `${wordsOf(panel.detail, at, i)} Critical path: ${chain.length} ops, ` +
+    `${ms(link)} on links.`;
+  state.op = [panel.row.name, at, i, keep ? "path" : ""].join("~");
+  writeLink();
+  later();
+}
+
+function restoreOp() {
+  const [name, at, i, keep] = state.op.split("~");
+  const panel = panels.find(one => one.row.name === name);
+  const there = panel && !panel.chosen && panel.detail.ranks[at]?.ops[i];
+  if (there) choose(panel, +at, +i, keep === "path");
+}
+
+function drawChain(ctx, panel, h, k, width, ink) {
+  const {detail} = panel, over = hovered?.panel === panel && hovered, focus = over || panel.chosen;
+  if (!focus) return;
+  const x = time => xOf(time, k);
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(LEFT, 0, width - LEFT, detail.ranks.length * h);
+  ctx.clip();
+  ctx.strokeStyle = css("--mark");
+  ctx.lineWidth = 2;
+  ctx.beginPath();
+  for (const node of focus.keep || over ? focus.chain : []) {
+    const place = placeOf(detail, node);
+    if (!place || place.op.start > view[1]) continue;
+    ctx.lineTo(x(place.op.end), (place.at + .5) * h);
+    ctx.lineTo(x(place.op.start), (place.at + .5) * h);
+    if (place.op.end < view[0]) break;
+  }
+  ctx.stroke();
+  const {start, end} = detail.ranks[focus.at].ops[focus.i];
+  ctx.strokeStyle = ink;
+  ctx.strokeRect(x(start), focus.at * h, Math.max(2, (end - start) * k), h - 1);
+  ctx.restore();
+}
+
+// Memory over time: the rank that is pointed at or chosen, or else the fullest one
+function drawMemory(panel, k, width) {
+  const {memory, schedule: {report, memory_limit: limits}} = panel.detail;
+  const peaks = report.peak_memory, height = 74;
+  const focus = (hovered?.panel === panel && hovered) || panel.chosen;
+  const rank = focus ? focus.at : peaks.indexOf(Math.max(...peaks));
+  const {ctx} = prepareCanvas(panel.memory, height);
+  const limit = limits?.[rank] ?? Infinity;
+  const top = 1.05 * Math.max(1e-9, ...peaks, limit < 4 * peaks[rank] ? limit : 0);
+  const y = held => height - 14 - held / top * (height - 20);
+  ctx.strokeStyle = ctx.fillStyle = css("--accent");
+  drawCurve(ctx, memory[rank], k, width, y, height - 14);
+  ctx.fillStyle = css("--muted");
+  const words = limit < Infinity ? ` of ${size(limit)}` : ", no limit";
+  ctx.fillText(`memory of rank ${rank}: at most ${size(peaks[rank])}${words}`, LEFT, height - 6);
+  ctx.fillStyle = css("--mark");
+  if (limit <= top) ctx.fillRect(LEFT, y(limit), width - LEFT, 1);
+}
+
+function drawCurve(ctx, curve, k, width, y, base) {
+  let now = base;
+  ctx.beginPath();
+  ctx.moveTo(LEFT, base);
+  for (const [time, held] of curve) {
+    const x = clamp(xOf(time, k), LEFT, width);
+    ctx.lineTo(x, now);
+    ctx.lineTo(x, now = y(held));
+  }
+  ctx.lineTo(width, now);
+  ctx.stroke();
+  ctx.lineTo(width, base);
+  ctx.globalAlpha = .22;
+  ctx.fill();
+  ctx.globalAlpha = 1;
+}
+
+// Pointer and keys
+function zoom(factor, center) {
+  const whole = wholeEnd(), span = view[1] - view[0];
+  const wide = clamp(span * factor, whole / 20000, whole);
+  showFrom(center - (center - view[0]) * wide / span, wide);
+}
+
+const pan = by => showFrom(view[0] + by, view[1] - view[0]);
+
+function showFrom(time, wide) {
+  const from = clamp(time, 0, wholeEnd() - wide);
+  setView(from, from + wide);
+}
+
+function setView(from, to) {
+  view = [from, to];
+  state.view = from <= 0 && to >= wholeEnd() ? "" : `${plain(from)}-${plain(to)}`;
+  clearTimeout(setView.timer);
+  setView.timer = setTimeout(writeLink, 200);
+  later();
+}
+
+function timeAt(canvas, clientX) {
+  const box = canvas.getBoundingClientRect();
+  return view[0] + (clientX - box.left - LEFT) / (box.width - LEFT) * (view[1] - view[0]);
+}
+
+function opAt(panel, event) {
+  const {top} = panel.canvas.getBoundingClientRect();
+  const at = Math.floor((event.clientY - top) / rowHeight(panel));
+  const rank = panel.detail.ranks[at];
+  if (!rank) return null;
+  const time = timeAt(panel.canvas, event.clientX), i = firstAfter(rank.ops, time);
+  if (!(rank.ops[i]?.start <= time)) return null;
+  return {panel, at, i, chain: chainOf(panel.detail, rank.first + i)};
+}
+
+function listen(panel) {
+  const {canvas} = panel;
+  let held = null, moved = false;
+  const on = (kind, then) => canvas.addEventListener(kind, then, {passive: false});
+  const share = pixels => pixels / canvas.clientWidth * (view[1] - view[0]);
+  on("wheel", event => {
+    const wide = event.ctrlKey || event.metaKey;
+    if (!wide && !event.deltaX) return;
+    event.preventDefault();
+    if (wide) zoom(Math.exp(event.deltaY * .004), timeAt(canvas, event.clientX));
+    else pan(share(event.deltaX));
+  });
+  on("pointerdown", event => {
+    canvas.setPointerCapture(event.pointerId);
+    [held, moved] = [event.clientX, false];
+  });
+  on("pointermove", event => {
+    if (held === null) return hover(opAt(panel, event), event);
+    moved = moved || Math.abs(event.clientX - held) > 2;
+    if (!moved) return;
+    pan(share(held - event.clientX));
+    held = event.clientX;
+  });
+  on("pointerup", event => {
+    held = null;
+    const found = moved ? null : opAt(panel, event);
+    if (found) choose(panel, found.at, found.i, true);
+  });
+  on("pointercancel", () => { held = null; });
+  on("pointerleave", () => hover(null));
+  on("dblclick", () => setView(0, wholeEnd()));
+  on("keydown", event => onKey(panel, event));
+}
+
+function hover(found, event) {
+  const tip = $("tip");
+  tip.hidden = !found;
+  if (found) {
+    tip.textContent = wordsOf(found.panel.detail, found.at, found.i);
+    tip.style.left = clamp(event.clientX + 14, 4, innerWidth - tip.offsetWidth - 6) + "px";
+    tip.style.top = clamp(event.clientY + 18, 4, innerHeight - tip.offsetHeight - 6) + "px";
+  }
+  hovered = found;
+  later();
+}
+
+function onKey(panel, event) {
+  const {ranks} = panel.detail, {at, i, keep} = panel.chosen || {at: 0, i: -1};
+  const op = ranks[at].ops[i], middle = op ? op.start : (view[0] + view[1]) / 2;
+  const beside = by => () => {
+    const to = clamp(at + by, 0, ranks.length - 1);
+    move(panel, to, firstAfter(ranks[to].ops, op ? op.start : view[0]), keep);
+  };
+  const along = by => () => event.shiftKey ? pan(by * (view[1] - view[0]) / 8)
+    : move(panel, at, i + by, keep);
+  const known = {
+    ArrowLeft: along(-1), ArrowRight: along(1), ArrowUp: beside(-1), ArrowDown: beside(1),
+    "+": () => zoom(.7, middle), "-": () => zoom(1 / .7, middle),
+    "0": () => setView(0, wholeEnd()), Enter: () => move(panel, at, i, !keep),
+  };
+  if (!known[event.key] || event.ctrlKey) return;
+  event.preventDefault();
+  known[event.key]();
+}
+
+function move(panel, at, to, keep) {
+  const {ops} = panel.detail.ranks[at], i = clamp(to, 0, ops.length - 1);
+  choose(panel, at, i, keep);
+  if (ops[i].start < view[0] || ops[i].end > view[1]) {
+    pan(ops[i].start - (view[0] + view[1]) / 2);
+  }
+}
+
+// The progress of the search
+function drawProgress() {
+  const {ctx, width, height} = prepareCanvas($("progress"), 130);
+  const all = Array.from(series.values()).flat();
+  ctx.fillStyle = css("--muted");
+  if (!all.length) return;
+  const low = Math.min(...all.map(({bound}) => bound)) * .99;
+  const high = 1.01 * Math.min(Math.max(...all.map(({cost}) => cost)), 1.6 * low);
+  const last = Math.max(.1, ...all.map(({seconds}) => seconds));
+  const x = t => 60 + t / last * (width - 70);
+  const y = v => 8 + (high - clamp(v, low, high)) / (high - low) * (height - 32);
+  for (const v of ticks(low, high, 4)) ctx.fillText(ms(v), 2, y(v));
+  for (const t of ticks(0, last, 6)) ctx.fillText(`${plain(t)} s`, x(t), height - 8);
+  Array.from(series).forEach(([name, known], number) => {
+    ctx.strokeStyle = ctx.fillStyle = `hsl(${number * 67 + 210} 60% 52%)`;
+    stepLine(ctx, known, x, y, "cost");
+    ctx.setLineDash([4, 4]);
+    stepLine(ctx, known, x, y, "bound");
+    ctx.setLineDash([]);
+    const [first] = series.size < 9 ? known : [];
+    if (first) ctx.fillText(name, x(first.seconds) + 4, y(first.cost) + 9);
+  });
+}
+
+function stepLine(ctx, points, x, y, key) {
+  ctx.lineWidth = 2;
+  ctx.beginPath();
+  points.forEach((point, i) => {
+    if (i) ctx.lineTo(x(point.seconds), y(points[i - 1][key]));
+    ctx.lineTo(x(point.seconds), y(point[key]));
+  });
+  ctx.stroke();
+}
+
+// One schedule
+function showOne() {
+  const names = panels.map(panel => panel.row.name);
+  $("one").replaceChildren(...names.map(name => make("option", {value: name}, name)));
+  const panel = panels.find(one => one.row.name === state.one) || panels[0];
+  if (!panel) return;
+  $("one").value = panel.row.name;
+  const {explanation, command, python} = panel.detail;
+  $("why").textContent = explanation.words;
+  $("command").textContent = command;
+  $("python").textContent = python;
+  $("losses").replaceChildren(...explanation.losses.map(lossOf));
+}
+
+function lossOf(loss) {
+  const bar = make("div", {className: "bar"});
+  const parts = Object.entries(PARTS).map(([key, [words, colour]]) => {
+    const part = make("i", {title: words});
+    part.style.flexGrow = loss[key];
+    part.style.background = colour;
+    return part;
+  });
+  bar.append(make("b", {}, String(loss.rank)), ...parts);
+  return bar;
+}
+
+async function download(name) {
+  $("f-files").textContent = "";
+  try {
+    const blob = await (await call(`api/solves/${keyOf(rows.get($("one").value))}/${name}`)).blob();
+    make("a", {href: URL.createObjectURL(blob), download: name}).click();
+  } catch (error) {
+    $("f-files").textContent = error.message;
+  }
+}
+
+// The frontier
+function openFrontier({picture, points, solve}) {
+  dropPoints();
+  const found = points.map(point => ({...point, name: `limit ${point.name}`, solve}));
+  for (const row of found) rows.set(row.name, row);
+  const shown = found.filter(row => row.built);
+  const text = picture.replace(/<style>[^<]*<.style>/, "");
+  const svg = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
+  $("frontier").replaceChildren(svg, "A circle (click, Enter) opens its schedule.");
+  const circles = Array.from(svg.querySelectorAll("circle")).filter(each => each.firstChild);
+  circles.forEach((circle, i) => asButton(circle, shown[i].name));
+  showRows();
+}
+
+function dropPoints() {
+  rows = new Map(Array.from(rows).filter(([, row]) => !isPoint(row)));
+}
+
+function asButton(circle, name) {
+  Object.assign(circle, {role: "button", tabIndex: 0, ariaLabel: circle.textContent});
+  circle.addEventListener("click", () => openPoint(name));
+  circle.addEventListener("keydown", event => {
+    if (event.key === "Enter") openPoint(name);
+  });
+}
+
+function openPoint(name) {
+  const other = shownNames().find(shown => !shown.startsWith("limit "));
+  state.one = name;
+  keep("show", other ? `${name}~${other}` : name);
+  $("h-time").scrollIntoView();
+}
+
+// The beginning
+function listenToForm() {
+  on("form", event => {
+    event.preventDefault();
+    for (const key of KEYS) state[key] = $(key).value.trim();
+    restart();
+  }, "submit");
+  on("stop", () => call(`api/solves/${running.name}/stop`, {}));
+  on("longer", () => solve({start: latest}));
+  on("sweep", () => solve({limits: true}));
+  for (const key of ["limits", "one"]) on(key, () => { keep(key, $(key).value); }, "change");
+  on("in", () => zoom(.6, (view[0] + view[1]) / 2));
+  on("out", () => zoom(1 / .6, (view[0] + view[1]) / 2));
+  on("fit", () => setView(0, wholeEnd()));
+  on("all", toggleAll);
+  on("file", () => takeFiles($("file").files).catch(failed), "change");
+  for (const key of WORDS) on(key, () => changed(key, $(key).value.trim()), "change");
+  for (const radio of document.getElementsByName("src")) {
+    radio.addEventListener("change", () => changed("src", radio.value));
+  }
+  on("places", () => changed("places", Array.from(
+    document.querySelectorAll("[name=place]:checked"), box => box.value).join()), "change");
+}
+
+function toggleAll() {
+  const all = $("all").ariaPressed !== "true";
+  $("all").ariaPressed = all;
+  keep("show", all ? built().map(row => row.name).join("~") : "");
+}
+
+function keep(key, text) {
+  state[key] = text;
+  writeLink();
+  showRows();
+}
+
+async function open() {
+  readLink();
+  loaded = null;
+  showForm();
+  await solve();
+}
+
+async function begin() {
+  choices = await json("api/choices");
+  buildForm();
+  listenToForm();
+  addEventListener("hashchange", open);
+  addEventListener("resize", later);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", later);
+  addEventListener("pagehide", () => running && navigator.sendBeacon(
+    `api/solves/${running.name}/stop`, new Blob(["{}"], {type: "application/json"})));
+  await open();
+}
+
+begin().catch(failed);
