@@ -144,9 +144,9 @@ def judge(rows: Rows) -> Iterator[Claim]:
             words += f"{max(r['gap'] for r in planned):.1%} to the lower bound for all plans."
             nearest = [each for row in planned if (each := _nearest(row)) is not None]
             if nearest:
-                words += f" In {sum(each >= 1 - 1e-9 for each in nearest)} cases, no published "
-                words += "configuration is predicted to be faster; the nearest is predicted to be "
-                words += f"{min(nearest) - 1:.1%} slower."
+                slower, worst = sum(each >= 1 - 1e-9 for each in nearest), min(nearest)
+                words += f" In {slower} of {len(nearest)} cases, no published configuration is "
+                words += f"predicted to be faster; the nearest takes {worst:.3f} times as long."
             yield Claim(part, words, not any(map(missed, planned)), part.split()[0] + "-plans")
 
 
