@@ -56,6 +56,14 @@ def test_errors_of_the_job_are_told(solves: Solves) -> None:
     assert [each["text"] for each in last["faults"]] == ["internal error: ZeroDivisionError"]
 
 
+def test_internal_errors_are_logged_on_demand(
+    solves: Solves, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIPELOOM_TRACEBACK", "1")
+    ended(solves.start(Solve(lambda _: {}["missing"], {})))
+    assert "KeyError: 'missing'" in capsys.readouterr().err
+
+
 def test_the_oldest_solves_are_dropped(solves: Solves) -> None:
     started = [solves.start(Solve(lambda _: None, {})) for _ in range(3)]
     for each in started:
