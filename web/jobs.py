@@ -97,7 +97,7 @@ def _notes(row: Result) -> Iterator[str]:
     if (excess := row.excess()) is not None:
         yield f"does not fit: {excess}"
     if row.assumed is not None:
-        yield f"assumed: {row.assumed}"
+        yield f"assumed: {row.assumed.partition(';')[0]}"  # without hints at options
     if abs(row.work_ratio - 1) > 1e-6:
         yield f"its ops take {row.work_ratio:.4g} times as long: bubbles are not comparable"
     if (note := transfer_note(row.schedule)) is not None:
