@@ -206,7 +206,8 @@ def test_times_of_a_file_are_scaled_together(page: Page) -> None:
 
 
 def test_a_busy_server_is_asked_again(page: Page, server: Served) -> None:
-    others = [server.begin(time_limit=100, placements=["wave:2"]) for _ in range(2)]
+    endless = {"microbatches": 24, "time_limit": 100, "placements": ["wave:2"]}
+    others = [server.begin(**endless) for _ in range(2)]
     page.open(**SMALL)
     page.wait(lambda: page.text("#status").startswith("Waiting"))
     for other in others:

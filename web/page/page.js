@@ -272,6 +272,7 @@ async function solve(wanted = {}) {
   const mine = ++turn, {start, limits} = wanted;
   showFaults([]);
   series.clear();
+  $("notes").textContent = "";
   await halt();
   try {
     const profile = await currentProfile(mine);
@@ -340,7 +341,6 @@ function watch(name, mine) {
   running = {name, source};
   $("stop").disabled = false;
   $("longer").disabled = true;
-  $("notes").textContent = "";
   tell("Solving (kernels are compiled once)…");
   const on = (kind, then) => source.addEventListener(kind, event => {
     if (mine === turn) then(JSON.parse(event.data));
