@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.support.served import PROFILE, Served, serving
+from tests.support.served import PROFILE, Served
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 
@@ -154,8 +154,7 @@ def test_a_file_is_read_and_its_faults_are_told(page: Page, tmp_path: Path) -> N
     expected = "expected a whole number from 1 to 1024, got 0"
     page.wait(lambda: page.text("#f-m").strip() == expected)
     assert page.find("#m").get_attribute("aria-invalid") == "true"
-    shown = ("#rows tbody", "#panels", "#command", "#why", "#versus")
-    page.wait(lambda: not any(map(page.text, shown)))  # nothing of the earlier problem
+    page.wait(lambda: not any(map(page.text, ("#rows tbody", "#panels", "#command", "#why"))))
     assert not page.find("#longer").is_enabled()
     page.set("m", "5")
     page.wait(lambda: "-m 5" in page.text("#command"))
@@ -191,36 +190,9 @@ def test_the_frontier_opens_a_schedule(page: Page) -> None:
     page.find("#frontier [role=button]").send_keys(Keys.ENTER)
     page.wait(lambda: "limit 2" in page.text(".panel h3"))
 
-    page.script("document.getElementById('limits').value = ''")
-    page.find("#limits").send_keys("0.01", Keys.TAB)
+    page.set("limits", "0.01")
     page.find("#sweep").click()
     page.wait(lambda: page.text("#frontier").startswith("limit 0.01: "))
-
-
-def test_times_of_a_file_are_scaled_together(page: Page) -> None:
-    page.open(**SMALL, xf="3", xb="2")
-    page.solved()
-    stage = "{t_f: 1, t_b: [2, 1], t_w: [2, 1], t_bw: [4, 3], t_fb: 5}"
-    found = page.script(f"return scaled({{stages: [{stage}]}}).stages[0]")
-    assert found == {"t_f": 3, "t_b": [4, 2], "t_w": [2, 1], "t_bw": [6, 4.5], "t_fb": 9}
-
-
-def test_a_busy_server_is_asked_again(page: Page, server: Served) -> None:
-    endless = {"microbatches": 24, "time_limit": 100, "placements": ["wave:2"]}
-    others = [server.begin(**endless) for _ in range(2)]
-    page.open(**SMALL)
-    page.wait(lambda: page.text("#status").startswith("Waiting"))
-    for other in others:
-        server.stop(other)
-    page.solved()
-    assert page.text("#cost") == "period"
-
-
-def test_a_server_that_ends_is_told(page: Page) -> None:
-    with serving() as other:
-        Page(page.browser, other.url).open(**LONG)
-        page.wait(lambda: "wave:2: best" in page.text("#status"))
-    page.wait(lambda: "trying again" in page.text("#status"))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
