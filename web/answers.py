@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from pipeloom.ir.cost.dependency_graph import ScheduleGraph
-from pipeloom.ir.errors import Fault, InputError
 from pipeloom.ir.formats import dump_program, dump_schedule
 from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 from pipeloom.ir.model.schedule import Schedule
@@ -50,14 +49,6 @@ def _colours(kind: OpKind) -> dict[str, Any]:
     return {"name": NAMES[kind], "shades": list(map(as_hex, shades)), "inks": inks}
 
 
-def row_of(solve: Solve, number: int) -> Result:
-    """The row with this index that has a schedule. Raises KeyError if there is none."""
-    rows = solve.rows
-    if not 0 <= number < len(rows) or rows[number].planned is None:
-        raise KeyError(number)
-    return rows[number]
-
-
 def detail(solve: Solve, row: Result) -> dict[str, Any]:
     """The schedule of a row as a document, and what the page draws besides.
 
@@ -66,14 +57,11 @@ def detail(solve: Solve, row: Result) -> dict[str, Any]:
     """
     schedule = timed(row.schedule)
     explained = explain(schedule)
-    asked = lines(solve, row)
-    return {
+    return lines(solve, row) | {
         "schedule": dump_schedule(schedule),
         "memory": [[*map(list, curve)] for curve in memory_curves(schedule)],
         "waits": waits(schedule),
         "explanation": explained.to_dict() | {"words": str(explained)},
-        "command": asked[0],
-        "python": asked[1],
     }
 
 
@@ -97,18 +85,18 @@ def waits(schedule: Schedule) -> dict[str, Any]:
     return {"origin": origins.tolist(), "delay": delays.tolist(), "transfers": names}
 
 
-def lines(solve: Solve, row: Result) -> tuple[str, str]:
+def lines(solve: Solve, row: Result) -> dict[str, Any]:
     """The shell commands and the Python lines that give the schedule of a row."""
     count, options = solve.facts["microbatches"], _options(solve, row)
     words = "".join(f" --{key.replace('_', '-')} {quote(str(options[key]))}" for key in options)
     named = "".join(f", {key}={value!r}" for key, value in options.items())
     verb, first = ("optimize", "") if "placement" in options else (f"build {row.name}", row.name)
     call = f'{verb.split()[0]}({repr(first) + ", " if first else ""}"profile.json", {count}{named})'
-    return (
-        f"pipeloom {verb} profile.json -m {count}{words} -o schedule.json\n"
+    return {
+        "command": f"pipeloom {verb} profile.json -m {count}{words} -o schedule.json\n"
         "pipeloom compile schedule.json -o program.json",
-        f"import pipeloom\n\nfound = pipeloom.{call}\nprogram = pipeloom.compile(found)",
-    )
+        "python": f"import pipeloom\n\nfound = pipeloom.{call}\nprogram = pipeloom.compile(found)",
+    }
 
 
 def _options(solve: Solve, row: Result) -> dict[str, Any]:
@@ -140,14 +128,5 @@ DOWNLOADS: dict[str, tuple[str, Callable[[Solve, Schedule], bytes]]] = {
     "torchtitan.toml": ("torchtitan TOML", _exported("torchtitan-toml")),
     "megatron.txt": ("Megatron layout", _exported("megatron-layout")),
 }
-"""The files that can be downloaded, by name: what each is, and the function that makes it."""
-
-
-def download(solve: Solve, row: Result, name: str) -> bytes:
-    """The content of a file. Raises KeyError for an unknown name, and InputError if the format
-    cannot express the schedule."""
-    _, made = DOWNLOADS[name]
-    try:
-        return made(solve, row.schedule)
-    except InputError as error:
-        raise InputError(*(Fault(str(each), key=name) for each in error.faults)) from None
+"""The files that can be downloaded, by name: what each is, and the function that makes it, which
+raises InputError if the format cannot express the schedule."""

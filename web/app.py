@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.ir.errors import Fault, InputError, PipeloomError
 
 from . import answers, asked, jobs
 from .guard import MOST_SECONDS, Guard
@@ -48,14 +48,7 @@ class Handlers:
     async def profile(self, request: Request) -> Response:
         """Make a profile: of a preset model on a preset cluster, or from traces."""
         body = await request.body()
-
-        def made() -> dict[str, Any]:
-            document = asked.read(body)
-            if "traces" in document:
-                return asked.profile_from_traces(document)
-            return asked.profile_from_preset(document)
-
-        return JSONResponse(await self._computed(made))
+        return JSONResponse(await self._computed(lambda: asked.profile_made(asked.read(body))))
 
     async def solve(self, request: Request) -> Response:
         """Start a solve. The answer has its name, by which its events and results are read."""
@@ -65,14 +58,19 @@ class Handlers:
     def _start(self, body: bytes) -> str:
         wanted = asked.SolveRequest.of(asked.read(body))
         earlier = self._found(wanted.start) if wanted.start else None
+        if earlier is not None and not wanted.has_problem_of(earlier):
+            raise InputError(Fault("expected a solve of the same problem", key="start"))
         job = jobs.frontier(wanted) if wanted.memory_limits else jobs.schedules(wanted, earlier)
-        return self.solves.start(Solve(job, wanted.given, wanted.facts)).name
+        solve = Solve(job, wanted.given, wanted.facts)
+        for event in wanted.events:
+            jobs.SolveListener(solve, "")(event)
+        return self.solves.start(solve).name
 
     async def events(self, request: Request) -> Response:
         """Stream the events of a solve until it ends (server-sent events)."""
         solve = self._found(request.path_params["solve"])
         last = request.headers.get("last-event-id", "0")
-        number = int(last) if last.isdigit() and len(last) < 10 else 0
+        number = int(last) if last.isdecimal() and len(last) < 10 else 0
         return StreamingResponse(_stream(solve, number), media_type="text/event-stream")
 
     async def stop(self, request: Request) -> Response:
@@ -89,7 +87,8 @@ class Handlers:
         name = request.path_params["name"]
         if name not in answers.DOWNLOADS:
             raise HTTPException(404, f"file: expected one of {', '.join(answers.DOWNLOADS)}")
-        data = await self._computed(lambda: answers.download(solve, row, name))
+        _, made = answers.DOWNLOADS[name]
+        data = await self._computed(lambda: made(solve, row.schedule))
         attachment = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(data, media_type="application/octet-stream", headers=attachment)
 
@@ -106,10 +105,10 @@ class Handlers:
 
     def _row(self, request: Request) -> tuple[Solve, Any]:
         solve, number = self._found(request.path_params["solve"]), request.path_params["row"]
-        try:
-            return solve, answers.row_of(solve, number)
-        except KeyError:
-            raise HTTPException(404, "row: expected one with a schedule") from None
+        rows = {at: row for at, row in enumerate(solve.rows) if row.planned is not None}
+        if number not in rows:
+            raise HTTPException(404, "row: expected one with a schedule")
+        return solve, rows[number]
 
 
 async def _stream(solve: Solve, number: int) -> AsyncIterator[str]:
@@ -157,10 +156,7 @@ def whole_page() -> str:
 
 def policy(page: str) -> str:
     """The content security policy: only the page's own style and script, and only this server."""
-    style, script = (
-        b64encode(sha256(_inside(page, tag).encode()).digest()).decode()
-        for tag in ("style", "script")
-    )
+    style, script = (_digest(page, tag) for tag in ("style", "script"))
     return (
         f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; "
         "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
@@ -168,8 +164,9 @@ def policy(page: str) -> str:
     )
 
 
-def _inside(page: str, tag: str) -> str:
-    return page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+def _digest(page: str, tag: str) -> str:
+    inside = page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+    return b64encode(sha256(inside.encode()).digest()).decode()
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -6,6 +6,7 @@ here: nothing on the server's disk can be named in a request.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
@@ -22,11 +23,13 @@ from pipeloom.planner.inputs.words import memory_limit_of
 from pipeloom.planner.models.reading import PRESETS
 from pipeloom.planner.requests.plans import PredictRequest
 from pipeloom.planner.requests.search import OptimizeRequest
-from pipeloom.planner.solving.progress import unheard
+from pipeloom.planner.solving.progress import Event
 
-from .solves import MOST_SECONDS
+from .solves import MOST_SECONDS, Solve
 
 MOST_RANKS, MOST_MICROBATCHES, MOST_PLACEMENTS, MOST_LIMITS = 64, 1024, 8, 24
+MOST = {"ranks": MOST_RANKS, "num_stages": 512, "stages": 512, "layers": 512}
+"""Maximum values, or lengths of lists, of keys of a profile."""
 PLACEMENTS = ("linear", "interleaved:2", "interleaved:3", "interleaved:4", "v", "wave:2",
               "bidirectional")  # fmt: skip
 """The placements that the page offers."""
@@ -45,7 +48,7 @@ class SolveRequest:
     microbatches, memory limit and objective. ``memory_limit``: the limit as it was given.
     ``placements``: those for which a schedule is searched. ``time_limit``: seconds for all of them
     together. ``start``: the name of an earlier solve whose schedules the search starts from.
-    ``memory_limits``: those of a sweep.
+    ``memory_limits``: those of a sweep. ``events``: notes on the profile.
     """
 
     given: dict[str, Any]
@@ -56,6 +59,7 @@ class SolveRequest:
     time_limit: float
     start: str | None
     memory_limits: tuple[float | str, ...]
+    events: Sequence[Event]
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> SolveRequest:
@@ -68,12 +72,15 @@ class SolveRequest:
             except InputError as error:
                 faults += error.faults
         _refuse(faults)
-        source, limit = found.pop("profile"), found["memory_limit"]
-        asked = OptimizeRequest(
-            source, found.pop("microbatches"), memory_limit=limit, objective=found.pop("objective")
-        )
-        given = dict(document["profile"])
-        return cls(given=given, source=source, terms=Terms.of(asked, source), **found)
+        source, events = found.pop("profile")
+        wanted = {key: found.pop(key) for key in ("microbatches", "objective")}
+        asked = OptimizeRequest(source, **wanted, memory_limit=found["memory_limit"])
+        terms = Terms.of(asked, source)
+        return cls(document["profile"], source, terms, events=events, **found)
+
+    def has_problem_of(self, earlier: Solve) -> bool:
+        """Whether ``earlier`` is a solve of the same problem."""
+        return earlier.given == self.given and self.options.items() <= earlier.facts.items()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -84,32 +91,53 @@ class SolveRequest:
     @property
     def options(self) -> dict[str, Any]:
         """Number of microbatches, memory limit and objective, as arguments of the planner."""
-        return {
-            "microbatches": self.terms.microbatches,
-            "memory_limit": self.memory_limit,
-            "objective": self.terms.objective.value,
-        }
+        count, objective = self.terms.microbatches, self.terms.objective.value
+        return {"microbatches": count, "memory_limit": self.memory_limit, "objective": objective}
 
 
 def read(body: bytes) -> dict[str, Any]:
     """Parse the body of a request. Raises InputError if it is not a JSON object."""
     try:
-        text = body.decode("utf-8")
-    except UnicodeDecodeError:
+        document = parse_json(body.decode("utf-8"), "body")
+        json.dumps(document, ensure_ascii=False).encode()  # fails for lone surrogates
+    except (UnicodeError, RecursionError):
         raise InputError(Fault("expected JSON in UTF-8", key="body")) from None
-    document = parse_json(text, "body")
     _require(isinstance(document, dict), "body", "a JSON object", document)
     return dict(document)
 
 
-def profile_of(given: Any) -> ProfileSource:
-    """Return a checked profile from its JSON object. Raises InputError with all its faults."""
+def profile_of(given: Any) -> tuple[ProfileSource, list[Event]]:
+    """Return a checked profile from its JSON object, and notes on it. Raises InputError with all
+    its faults."""
     _require(isinstance(given, dict), "profile", "an object (a profile's JSON)", given)
-    source = ProfileSource(given, unheard)
-    source.check()
-    ranks = source.cluster.ranks
-    _require(ranks <= MOST_RANKS, "ranks", f"at most {MOST_RANKS} on this page", ranks)
-    return source
+    _check_sizes(given)
+    events: list[Event] = []
+    source = ProfileSource(given, events.append)
+    _at_most("ranks", source.cluster.ranks, MOST_RANKS)
+    return source, events
+
+
+def _check_sizes(given: Mapping[str, Any]) -> None:
+    """Refuse a profile that is too large for this page, before anything is made of it."""
+    for key, most in MOST.items():
+        size = given.get(key)
+        _at_most(key, len(size) if isinstance(size, list) else size, most)
+    listed = [x for key in ("stages", "layers") if isinstance(x := given.get(key), list)]
+    parts = [part for each in listed for part in each if isinstance(part, dict)]
+    lists = [x for part in parts for x in part.values() if isinstance(x, list)]
+    _at_most("microbatches", max(map(len, lists), default=0), MOST_MICROBATCHES)
+
+
+def _at_most(key: str, size: object, most: int) -> None:
+    """Refuse a number above ``most``. Other values are left to the reader of profiles."""
+    small = not isinstance(size, int | float) or size <= most
+    _require(small, key, f"at most {most} on this page", size)
+
+
+def profile_made(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a profile of a preset model, or from traces if the request has any, with notes."""
+    made = profile_from_traces if "traces" in document else profile_from_preset
+    return made(document)
 
 
 def profile_from_preset(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,34 +152,34 @@ def profile_from_preset(document: Mapping[str, Any]) -> dict[str, Any]:
     where = _known("cluster", document.get("cluster"), (*CLUSTERS, *GPUS))
     run = {key: document[key] for key in RUN if document.get(key) is not None}
     _count("pp", run.get("pp", 1), MOST_RANKS)
+    _count("microbatches", run.get("microbatches"), MOST_MICROBATCHES)
     found = predict(**vars(PredictRequest(model, where, **run)))
-    return {"profile": dump_profile(found.profile), "words": str(found)}
+    return {"profile": dump_profile(found.profile), "notes": []}
 
 
 def profile_from_traces(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the profile that ``profile_from`` makes from traces.
 
-    The key ``traces`` has the text of each file, ``memory`` M_B and possibly M_W.
+    The key ``traces`` has the text of each file. ``notes``: what was left out or assumed.
     """
     from pipeloom.planner.measured.profile import profile_from
 
-    _refuse(_unknown(document, ("traces", "memory")))
+    _refuse(_unknown(document, ("traces",)))
     traces = _several("traces", document.get("traces"), MOST_RANKS)
-    memory = _several("memory", document.get("memory", [1.0]), 2)
+    events: list[Event] = []
     texts = bool(traces) and all(isinstance(text, str) for text in traces)
     _require(texts, "traces", "the text of at least one trace", traces)
-    sizes = bool(memory) and all(type(x) in (int, float) and 0 <= x < 1e18 for x in memory)
-    _require(sizes, "memory", "one or two numbers from 0 on", memory)
     with TemporaryDirectory(prefix="pipeloom-") as folder:
         files = [f"{folder}/{number}.json" for number in range(len(traces))]
         for file, text in zip(files, traces, strict=True):
             write_text(text, file)
         try:
-            found = profile_from(files=files, memory=memory, progress=unheard)
+            found = profile_from(files=files, progress=events.append)
         except InputError as error:
             lines = (line.replace(f"{folder}/", "trace ") for line in error.errors)
             raise InputError(*(Fault(line, key="traces") for line in lines)) from None
-    return {"profile": found.document(), "words": ""}
+        notes = [str(event).replace(f"{folder}/", "trace ") for event in events]
+    return {"profile": found.document(), "notes": notes}
 
 
 def _refuse(faults: Sequence[Fault]) -> None:
@@ -189,9 +217,9 @@ def _limit(key: str, value: Any) -> float | str | None:
     return value  # type: ignore[no-any-return]
 
 
-def _limits(value: Any) -> tuple[float | str, ...]:
+def _limits(value: Any) -> tuple[float | str | None, ...]:
     found = _several("memory_limits", value, MOST_LIMITS)
-    return tuple(_limit("memory_limits", each) or 0.0 for each in found)
+    return tuple(_limit("memory_limits", each) for each in found)
 
 
 def _seconds(value: Any) -> float:

@@ -87,7 +87,7 @@ class Guard:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method == "POST" and kind != "application/json":
             yield 415, fault("Content-Type", f"expected application/json, got {kind[:60]!r}")
-        if (size := headers.get("content-length", "0")).isdigit() and int(size) > MOST_BYTES:
+        if (size := headers.get("content-length", "0")).isdecimal() and int(size) > MOST_BYTES:
             yield 413, fault("body", f"expected at most {MOST_BYTES} bytes, got {size[:20]}")
 
     def _is_own(self, header: str) -> bool:
@@ -97,7 +97,7 @@ class Guard:
             return False
         if is_loopback(name):
             return True
-        return not is_loopback(self.host) and (name == self.host or _is_address(name))
+        return not is_loopback(self.host) and (name == self.host.lower() or _is_address(name))
 
 
 def _bounded(receive: Receive, seconds: float) -> Receive:

@@ -8,12 +8,16 @@ from itertools import chain
 from time import monotonic
 from typing import Any
 
-from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.errors import InfeasibleError, InputError, UnsupportedError
+from pipeloom.ir.model.placement import Passing
 from pipeloom.planner.build import build, families
+from pipeloom.planner.inputs.placement_spec import AUTO
 from pipeloom.planner.optimize import optimize
 from pipeloom.planner.results.result import OPTIMIZER, Result
+from pipeloom.planner.routes.placements import assumed_cut
 from pipeloom.planner.solving.progress import Event, Note, Searching, unheard
-from pipeloom.planner.sweep import Sweep, sweep
+from pipeloom.planner.sweep import sweep
+from pipeloom.report.summaries import transfer_note
 
 from .asked import SolveRequest
 from .solves import Solve
@@ -37,9 +41,8 @@ class SolveListener:
     _at: float = 0.0
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Note):
-            if not event.routine:
-                self.solve.tell("note", text=event.text)
+        if isinstance(event, Note) and not event.routine:
+            self.solve.tell("note", text=event.text)
         elif isinstance(event, Searching):
             self._searching(event)
 
@@ -66,7 +69,7 @@ def schedules(asked: SolveRequest, earlier: Solve | None) -> Callable[[Solve], N
         parts = [_families(asked, before), _optimized(asked, before, solve)]
         many = asked.source.cluster.ranks * asked.terms.microbatches > MANY
         for row in chain.from_iterable(reversed(parts) if many else parts):
-            report(solve, row)
+            solve.tell("row", **figures(row, solve.add(row)))
             if solve.should_stop():
                 return
 
@@ -78,11 +81,6 @@ def title(placement: str) -> str:
     return f"{OPTIMIZER} {placement}"
 
 
-def report(solve: Solve, row: Result) -> None:
-    """Add a result to a solve, and tell its figures."""
-    solve.tell("row", **figures(row, solve.add(row)))
-
-
 def figures(row: Result, number: int) -> dict[str, Any]:
     """The values of a row in the page's table. ``number``: its index in the solve's rows."""
     known = row.row()
@@ -90,7 +88,20 @@ def figures(row: Result, number: int) -> dict[str, Any]:
     facts = {key: known.get(key) for key in keys}
     there = row.planned is not None
     more = {"cost": row.cost, "uncosted": row.uncosted} if there else {"reason": row.refusal}
+    facts["notes"] = list(_notes(row)) if there else []
     return {"row": number, "name": row.name, "built": there, **facts, **more}
+
+
+def _notes(row: Result) -> Iterator[str]:
+    """Yield what a reader of the figures of a schedule has to know besides, in short texts."""
+    if (excess := row.excess()) is not None:
+        yield f"does not fit: {excess}"
+    if row.assumed is not None:
+        yield f"assumed: {row.assumed.partition(';')[0]}"  # without hints at options
+    if abs(row.work_ratio - 1) > 1e-6:
+        yield f"its ops take {row.work_ratio:.4g} times as long: bubbles are not comparable"
+    if (note := transfer_note(row.schedule)) is not None:
+        yield note
 
 
 def _optimized(asked: SolveRequest, before: dict[str, Result], solve: Solve) -> Iterator[Result]:
@@ -98,7 +109,7 @@ def _optimized(asked: SolveRequest, before: dict[str, Result], solve: Solve) -> 
     share = asked.time_limit / max(1, len(asked.placements))
     for number, name in enumerate(asked.placements, 1):
         solve.tell("searching", name=name, at=number, of=len(asked.placements))
-        yield _searched(asked, name, share, solve, before.get(title(name)))
+        yield _searched(asked, name, _how(solve, name, share), before.get(title(name)))
 
 
 def _families(asked: SolveRequest, known: dict[str, Result]) -> Iterator[Result]:
@@ -108,32 +119,33 @@ def _families(asked: SolveRequest, known: dict[str, Result]) -> Iterator[Result]
             yield known[name]
             continue
         try:
-            yield Result(name, build(name, asked.source, progress=unheard, **asked.options))
+            found = build(name, asked.source, progress=unheard, **asked.options)
+            cut = None if asked.source.is_cut() else assumed_cut(asked.source.stages, found)
+            yield Result(name, found, assumed=cut)
         except (InputError, InfeasibleError) as error:
             yield Result.refused(name, error)
 
 
-def _searched(
-    asked: SolveRequest, placement: str, seconds: float, solve: Solve, before: Result | None
-) -> Result:
-    """Return the best schedule of a placement: that of ``before``, unless a better one is found."""
-    known = before.planned if before is not None else None
-    can_start = known is not None and not asked.source.is_cut() and placement != "auto"
+def _searched(asked: SolveRequest, name: str, how: Any, before: Result | None) -> Result:
+    """Return the best schedule of the placement ``name``: that of ``before``, unless a better one
+    is found. ``how``: the arguments by :func:`_how`."""
+    known = None if before is None else before.planned
+    start = None if asked.source.is_cut() or name == AUTO else known
+    if start and (start.problem.placement.passing is not Passing.ACTIVATIONS or any(start.pairs)):
+        start = None  # the optimizer does not start from it
     try:
-        found = optimize(
-            asked.source,
-            placement=placement,
-            time_limit=max(0.05, seconds),
-            start=known if can_start else None,
-            progress=SolveListener(solve, placement),
-            should_stop=solve.should_stop,
-            **asked.options,
-        )
-    except InfeasibleError as error:
-        return Result.refused(title(placement), error)
+        found = optimize(asked.source, placement=name, start=start, **how, **asked.options)
+    except (InfeasibleError, UnsupportedError) as error:
+        return Result.refused(title(name), error)
     if before is not None and known is not None and before.cost < found.cost:
         return before
-    return replace(found, name=title(placement), scheme=title(placement))
+    return replace(found, name=title(name), scheme=title(name))
+
+
+def _how(solve: Solve, name: str, seconds: float) -> dict[str, Any]:
+    """The arguments of a search that do not define its problem. ``name``: what is searched."""
+    told = SolveListener(solve, name)
+    return {"time_limit": max(0.05, seconds), "progress": told, "should_stop": solve.should_stop}
 
 
 def frontier(asked: SolveRequest) -> Callable[[Solve], None]:
@@ -141,24 +153,11 @@ def frontier(asked: SolveRequest) -> Callable[[Solve], None]:
 
     def job(solve: Solve) -> None:
         limits = {str(limit): limit for limit in asked.memory_limits}
-        placement = asked.placements[0] if len(asked.placements) == 1 else "auto"
-        found = sweep(
-            asked.source,
-            memory_limits=limits,
-            placement=placement,
-            time_limit=max(0.05, asked.time_limit / max(1, len(limits))),
-            progress=SolveListener(solve, ""),
-            should_stop=solve.should_stop,
-            microbatches=asked.terms.microbatches,
-            objective=asked.terms.objective,
-        )
-        solve.tell("frontier", **_points(solve, found))
+        placement = asked.placements[0] if len(asked.placements) == 1 else AUTO
+        how = _how(solve, "", asked.time_limit / max(1, len(limits)))
+        how |= {key: asked.options[key] for key in ("microbatches", "objective")}
+        found = sweep(asked.source, memory_limits=limits, placement=placement, **how)
+        points = [figures(row, solve.add(row)) for row in found.rows]  # in the drawing's order
+        solve.tell("frontier", picture=found.picture() if found.built else "", points=points)
 
     return job
-
-
-def _points(solve: Solve, found: Sweep) -> dict[str, Any]:
-    """The picture of the frontier, and the figures of its points in the order in which they are
-    drawn; the sweep's rows are added to ``solve``."""
-    points = [figures(row, solve.add(row)) for row in found.rows]
-    return {"picture": found.picture() if found.built else "", "points": points}

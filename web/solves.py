@@ -3,8 +3,10 @@ events that the page shows while it runs."""
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -121,6 +123,8 @@ Job: TypeAlias = Callable[[Solve], None]
 
 def faults_of(error: Exception) -> list[dict[str, str]]:
     """The JSON objects of an error's faults: ``key``, ``words`` and the whole ``text`` of each."""
+    if os.environ.get("PIPELOOM_TRACEBACK") and not isinstance(error, PipeloomError):
+        traceback.print_exception(error)
     faults: Sequence[Fault] = [Fault(f"internal error: {type(error).__name__}")]
     if isinstance(error, PipeloomError):
         faults = list(map(Fault.of, error.lines))

@@ -91,6 +91,46 @@ def test_a_longer_search_starts_from_the_schedules_found(server: Served) -> None
     assert more.keys() == rows.keys()
 
 
+CHANGES: list[dict[str, Any]] = [
+    {"microbatches": 7},
+    {"memory_limit": 9},
+    {"objective": "makespan"},
+    {"profile": PROFILE | {"t_comm": 1}},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
+def test_a_search_starts_only_from_the_same_problem(server: Served, change: dict[str, Any]) -> None:
+    first, _ = server.solved(**QUICK)
+    answer = server.post("/api/solves", {"profile": PROFILE, "start": first} | QUICK | change)
+    assert answer.status == 422
+    assert answer.faults == [("start", "expected a solve of the same problem")]
+
+
+def test_a_longer_search_keeps_a_schedule_that_it_cannot_start_from(server: Served) -> None:
+    asked = QUICK | {"placements": ["bidirectional"]}
+    first, rows = server.solved(**asked)
+    _, more = server.solved(**asked, start=first)
+    assert more["optimize bidirectional"]["cost"] <= rows["optimize bidirectional"]["cost"]
+
+
+def test_a_placement_that_is_refused_does_not_end_the_solve(server: Served) -> None:
+    asked = QUICK | {"placements": ["v", "linear"], "profile": PROFILE | {"max_stages": 4}}
+    _, rows = server.solved(**asked)
+    assert "max_stages: expected at least 8" in rows["optimize v"]["reason"]
+    assert rows["optimize linear"]["built"]
+
+
+def test_rows_and_profiles_have_notes(server: Served) -> None:
+    profile = PROFILE | {"device_memory": 2.5, "t_com": 1}
+    events = list(server.events(server.begin(**QUICK | {"placements": ["v"], "profile": profile})))
+    assert any("t_com" in event["text"] for event in events if event["kind"] == "note")
+    notes = {event["name"]: event["notes"] for event in events if event["kind"] == "row"}
+    for name in ("optimize v", "zb-v"):
+        assert any(note.startswith("assumed: each stage is cut into 2") for note in notes[name])
+    assert notes["gpipe"][0].startswith("does not fit: needs 6 on rank 0")
+
+
 def test_a_sweep_has_a_picture_and_a_schedule_for_each_limit(server: Served) -> None:
     limits = [2, 3, 4]
     solve = server.begin(memory_limits=limits, microbatches=6, time_limit=0.6)
@@ -126,7 +166,7 @@ def test_a_format_that_cannot_express_a_schedule_is_a_fault(server: Served) -> N
     solve, rows = server.solved(**QUICK)
     answer = server.get(f"/api/solves/{solve}/rows/{rows['1f1b']['row']}/megatron.txt")
     assert answer.status == 422
-    assert answer.faults[0][0] == "megatron.txt"
+    assert answer.faults
 
 
 def test_a_preset_and_traces_give_profiles(server: Served) -> None:
@@ -137,13 +177,20 @@ def test_a_preset_and_traces_give_profiles(server: Served) -> None:
     for rank in document["order"]:
         for op in rank:
             op["start"], op["end"] = 2 * op["start"], 2 * op["end"]
-    answer = server.post("/api/profile", {"traces": [json.dumps(document)], "memory": [1, 0.5]})
-    assert parse_profile(answer.json["profile"], "traces").stages[0].t_f == 20
+    answer = server.post("/api/profile", {"traces": [json.dumps(document)]})
+    stage = parse_profile(answer.json["profile"], "traces").stages[0]
+    assert (stage.t_f, stage.m_b, stage.m_w) == (20, 1, 0.5)  # memory is that of the schedule
+    assert any(note.startswith("note: there is one step") for note in answer.json["notes"])
 
 
 FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "stages[0]: t_f": ("expected a finite number >= 0, got -1", {"stages": [TIMES]}),
     "ranks": ("expected at most 64 on this page, got 65", {"ranks": 65, "num_stages": 65}),
+    "num_stages": ("expected at most 512 on this page, got 65536", {"num_stages": 65536}),
+    "microbatches": (
+        "expected at most 1024 on this page, got 1025",
+        {"stages": [{"t_f": [1] * 1025, "t_b": 1, "t_w": 1, "m_b": 1, "m_w": 1}]},
+    ),
 }
 
 
@@ -229,7 +276,8 @@ def test_paths_lead_to_no_files(server: Served, path: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"[]", b"1", b"\xff\xfe", b"[" * 100_000, b'{"profile": NaN}', b"null",
-     b'{"profile": {}, "profile": {}}', b'{"microbatches": 1e999}', b'{"\x00": 1}'],
+     b'{"profile": {}, "profile": {}}', b'{"microbatches": 1e999}', b'{"\x00": 1}',
+     b'{"profile": "\\ud800"}'],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/api/solves", "/api/profile"])
 def test_malformed_bodies_are_faults(server: Served, path: str, body: bytes) -> None:

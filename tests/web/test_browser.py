@@ -122,8 +122,8 @@ def test_a_shared_link_shows_the_same_in_a_new_window(page: Page) -> None:
     page.find("[data-row='zb-h1']").click()
     page.wait(lambda: len(page.browser.find_elements(By.CSS_SELECTOR, ".panel")) == 2)
     page.find("#in").click()
-    page.find(".panel canvas").send_keys(Keys.ARROW_RIGHT, Keys.ENTER)
-    page.wait(lambda: "view=" in page.browser.current_url and "path" in page.browser.current_url)
+    page.find(".panel canvas").send_keys(Keys.ARROW_RIGHT)
+    page.wait(lambda: "view=" in page.browser.current_url and "op=" in page.browser.current_url)
     shared, op = page.browser.current_url, page.text("#op")
     first = page.browser.current_window_handle
     page.browser.switch_to.new_window("window")
@@ -154,6 +154,8 @@ def test_a_file_is_read_and_its_faults_are_told(page: Page, tmp_path: Path) -> N
     expected = "expected a whole number from 1 to 1024, got 0"
     page.wait(lambda: page.text("#f-m").strip() == expected)
     assert page.find("#m").get_attribute("aria-invalid") == "true"
+    page.wait(lambda: not any(map(page.text, ("#rows tbody", "#panels", "#command", "#why"))))
+    assert not page.find("#longer").is_enabled()
     page.set("m", "5")
     page.wait(lambda: "-m 5" in page.text("#command"))
     assert page.text("#f-m") == ""
@@ -175,7 +177,7 @@ def test_the_keyboard_is_enough(page: Page) -> None:
     assert {"r-m", "m", "longer", "in"} <= set(seen)
     keys.active_element.send_keys(Keys.ARROW_RIGHT)
     page.wait(lambda: page.text("#op").startswith("F0 of stage 0"))
-    keys.active_element.send_keys(Keys.ARROW_DOWN, Keys.ENTER)
+    keys.active_element.send_keys(Keys.ARROW_DOWN)
     page.wait(lambda: "on rank 1" in page.text("#op"))
     assert "Critical path" in page.text("#op")
 
@@ -187,6 +189,10 @@ def test_the_frontier_opens_a_schedule(page: Page) -> None:
     page.wait(lambda: page.browser.find_elements(By.CSS_SELECTOR, "#frontier [role=button]"))
     page.find("#frontier [role=button]").send_keys(Keys.ENTER)
     page.wait(lambda: "limit 2" in page.text(".panel h3"))
+
+    page.set("limits", "0.01")
+    page.find("#sweep").click()
+    page.wait(lambda: page.text("#frontier").startswith("limit 0.01: "))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -31,6 +31,7 @@ def test_a_server_for_other_machines_is_called_by_its_name_or_an_address() -> No
     app = application("0.0.0.0")
     hosts = ["0.0.0.0:8080", "192.168.1.5:8080", "localhost:8080", "evil.example"]
     assert [asked(app, headers={"host": host}).status for host in hosts] == [200, 200, 200, 421]
+    assert asked(application("MyBox"), headers={"host": "mybox:8080"}).status == 200
 
 
 @pytest.mark.parametrize("path", ["/api/solves", "/api/profile", "/api/solves/x/stop"])

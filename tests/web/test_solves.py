@@ -23,6 +23,10 @@ def waiting(solve: Solve) -> None:
     until(solve.should_stop)
 
 
+def break_down(solve: Solve) -> None:
+    raise ZeroDivisionError("secret")
+
+
 def ended(solve: Solve) -> dict[str, object]:
     until(lambda: not solve.is_running)
     return solve.after(0)[-1]
@@ -46,14 +50,19 @@ def test_errors_of_the_job_are_told(solves: Solves) -> None:
     def refuse(solve: Solve) -> None:
         raise InputError("memory_limit: expected more")
 
-    def break_down(solve: Solve) -> None:
-        raise ZeroDivisionError("secret")
-
     last = ended(solves.start(Solve(refuse, {})))
     fault = {"key": "memory_limit", "words": "expected more", "text": "memory_limit: expected more"}
     assert (last["state"], last["faults"]) == ("Failed", [fault])
     last = ended(solves.start(Solve(break_down, {})))
     assert [each["text"] for each in last["faults"]] == ["internal error: ZeroDivisionError"]
+
+
+def test_internal_errors_are_logged_on_demand(
+    solves: Solves, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIPELOOM_TRACEBACK", "1")
+    ended(solves.start(Solve(break_down, {})))
+    assert "ZeroDivisionError: secret" in capsys.readouterr().err
 
 
 def test_the_oldest_solves_are_dropped(solves: Solves) -> None:

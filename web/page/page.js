@@ -40,7 +40,7 @@ const PARTS = {
 const $ = id => document.getElementById(id);
 const FORM = {limit: DEFAULTS.limit, link: DEFAULTS.link};
 let state = {...DEFAULTS};
-let choices = null, loaded = null, running = null, latest = "", turn = 0, timer = 0;
+let choices = null, loaded = null, told = [], running = null, latest = "", turn = 0, timer = 0;
 let rows = new Map(), series = new Map(), details = new Map(), panels = [];
 let view = [0, 1], hovered = null;
 
@@ -52,7 +52,9 @@ const percent = x => `${Math.abs(x) < 5e-7 ? 0 : plain(x * 100, 3)} %`;
 const size = x => x >= 1e6 ? `${plain(x / 1e9, 4)} GB` : plain(x);
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-const value = key => state[key] === "" || isNaN(state[key]) ? state[key] : Number(state[key]);
+const number = text => text === "" || isNaN(text) ? text : Number(text);
+const value = key => number(state[key]);
+const stop = name => call(`api/solves/${name}/stop`, {});
 const json = async (path, body) => (await call(path, body)).json();
 
 const on = (id, then, kind = "click") => $(id).addEventListener(kind, then);
@@ -67,7 +69,9 @@ function make(tag, properties = {}, ...children) {
 async function call(path, body) {
   const how = body === undefined ? {} :
     {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)};
-  const response = await fetch(path, how);
+  const response = await fetch(path, how).catch(() => {
+    throw Error("The server does not answer.");
+  });
   if (response.ok) return response;
   const {faults} = await response.json();
   throw Object.assign(new Error(faults[0].text), {faults, status: response.status});
@@ -96,7 +100,11 @@ function buildForm() {
     $("places").append(make("label", {}, box, " " + name));
   }
   for (const [name, words] of Object.entries(choices.downloads)) {
-    $("files").append(make("button", {type: "button", onclick: () => download(name)}, words));
+    $("files").append(make("button", {onclick: () => download(name)}, words));
+  }
+  for (const id of [...KEYS, ...WORDS, "file", "places", "limits"]) {
+    $(id).setAttribute("aria-describedby", "f-" + id);
+    $(id).after(make("p", {className: "fault", id: "f-" + id}));
   }
   const kinds = Object.entries(choices.kinds).slice(0, 4);
   $("legend").append(
@@ -112,14 +120,11 @@ function legendOf(words, colour) {
 
 function fieldOf([key, label, of, least, most, step]) {
   const range = make("input", {type: "range", id: "r-" + key, min: least, max: most, step,
-    ariaLabel: label});
-  const box = make("input", {id: key, placeholder: "profile’s"});
-  box.setAttribute("aria-describedby", "f-" + key);
-  range.addEventListener("input", () => changed(key, range.value));
-  box.addEventListener("change", () => changed(key, box.value.trim()));
-  const fault = make("p", {className: "fault", id: "f-" + key});
+    ariaLabel: label, oninput: () => changed(key, range.value)});
+  const box = make("input", {id: key, placeholder: "profile’s",
+    onchange: () => changed(key, box.value.trim())});
   const name = make("label", {htmlFor: key}, label);
-  const found = make("div", {className: "field"}, name, range, box, fault);
+  const found = make("div", {className: "field"}, name, range, box);
   if (of) found.dataset.for = of;
   return found;
 }
@@ -134,7 +139,7 @@ function showForm() {
   for (const key of [...WORDS, "limits"]) $(key).value = state[key];
   const places = state.places.split(",");
   for (const box of document.getElementsByName("place")) box.checked = places.includes(box.value);
-  $("file-name").textContent = loaded?.name || "";
+  $("file-name").textContent = loaded ? [loaded.name, ...told].join("; ") : "";
 }
 
 function showField(key) {
@@ -144,15 +149,14 @@ function showField(key) {
 }
 
 function setMemoryRange() {
-  const {stages, layers, ranks} = loaded || formProfile();
-  const most = Math.max(1e-6, ...(stages || layers).map(part => part.m_b).flat());
-  const top = 2 * most * (stages ? Number(ranks) || 1 : layers.length);
+  const top = 2 * mostMemory(loaded || formProfile());
   const step = 10 ** Math.floor(Math.log10(top / 20)) / 2;
   Object.assign($("r-limit"), {step, max: Math.ceil(top / step) * step});
 }
 
 function changed(key, text) {
   if (state[key] === text) return;
+  turn++; // what is under way is of another problem
   state[key] = text;
   if (key === "src") Object.assign(state, {limit: "", link: ""}, text === "form" && FORM);
   const another = key === "src" || (state.src === "model" && [...WORDS, "ranks"].includes(key));
@@ -180,10 +184,12 @@ function showFault({key, words, text}) {
 }
 
 // The profile
-async function currentProfile() {
+async function currentProfile(mine) {
   if (state.src === "form") return formProfile();
-  if (!loaded && state.src === "model") loaded = await modelProfile();
-  if (!loaded && state.file) loaded = JSON.parse(state.file);
+  const found = loaded ||
+    (state.src === "model" ? await modelProfile() : JSON.parse(state.file || null));
+  if (mine !== turn) return null;
+  loaded = found;
   showForm();
   return loaded && scaled(structuredClone(loaded));
 }
@@ -200,12 +206,25 @@ async function modelProfile() {
   return (await json("api/profile", asked)).profile;
 }
 
+const partsOf = ({stages, layers}) => [stages || layers || []].flat()
+  .filter(part => part instanceof Object);
+
+function mostMemory(profile) {
+  const parts = partsOf(profile), most = Math.max(1e-6, ...parts.map(part => part.m_b).flat());
+  return most * (profile.stages ? Number(profile.ranks) || 1 : parts.length || 1);
+}
+
 function scaled(profile) {
-  const by = {t_f: "xf", t_b: "xb", t_w: "xw", t_bw: "xb", t_r: "xf"};
-  for (const part of profile.stages || profile.layers || []) {
-    for (const [key, factor] of Object.entries(by)) {
-      if (Array.isArray(part[key])) part[key] = part[key].map(x => x * value(factor));
-      else if (key in part) part[key] *= value(factor);
+  const [xf, xb, xw] = ["xf", "xb", "xw"].map(value);
+  for (const part of partsOf(profile)) {
+    const {t_f, t_b, t_w} = part, at = (x, j) => Array.isArray(x) ? x[j] : x;
+    const sum = (j, f, b, w) => f * at(t_f, j) + b * at(t_b, j) + w * at(t_w, j);
+    const by = {t_f: () => xf, t_r: () => xf, t_b: () => xb, t_w: () => xw,
+      t_bw: j => sum(j, 0, xb, xw) / sum(j, 0, 1, 1),
+      t_fb: j => sum(j, xf, xb, xw) / sum(j, 1, 1, 1)};
+    for (const key in by) {
+      const scale = (x, j) => x && x * by[key](j);
+      if (key in part) part[key] = part[key]?.map?.(scale) || scale(part[key], 0);
     }
   }
   if (state.link !== "") profile.t_comm = value("link");
@@ -214,19 +233,34 @@ function scaled(profile) {
 
 async function takeFiles(list) {
   const texts = await Promise.all(Array.from(list, file => file.text()));
-  let found = JSON.parse(texts[0]);
-  const made = (found.format === "pipeloom.profile" || found.stages || found.layers);
-  if (!made) found = (await json("api/profile", {traces: texts})).profile;
-  const text = JSON.stringify(found), lists = Array.isArray(found.stages?.[0].t_f);
+  let found = JSON.parse(texts[0]), notes = [];
+  const made = found?.format === "pipeloom.profile" || found?.stages || found?.layers;
+  if (!made) ({profile: found, notes} = await json("api/profile", {traces: texts}));
+  told = notes || [];
+  const text = JSON.stringify(found), lists = Array.isArray(partsOf(found)[0]?.t_f);
   Object.assign(state, {src: "file", file: text.length < 40000 ? text : "", limit: "", link: ""});
   if (lists) state.m = "";
   loaded = found;
   restart();
 }
 
-function restart() {
-  dropPoints();
+// Rows of another problem are gray until the first one of this problem, or until the solve ends.
+function outdate() {
+  clearTimeout(timer);
+  latest = "";
   $("frontier").replaceChildren();
+  $("results").className = "old";
+}
+
+function dropOld() {
+  if (!$("results").className) return;
+  $("results").className = $("op").textContent = "";
+  rows.clear();
+  showRows();
+}
+
+function restart() {
+  outdate();
   state.view = state.op = "";
   showForm();
   writeLink();
@@ -234,21 +268,27 @@ function restart() {
 }
 
 // Solving
-async function solve({start, limits} = {}) {
-  const mine = ++turn;
+async function solve(wanted = {}) {
+  const mine = ++turn, {start, limits} = wanted;
   showFaults([]);
+  series.clear();
+  $("notes").textContent = "";
   await halt();
   try {
-    const profile = await currentProfile();
-    if (!profile) return tell("Choose a file.");
+    const profile = await currentProfile(mine);
+    if (mine !== turn) return;
+    if (!profile) throw Error("Choose a file.");
     const asked = problem(profile);
     if (start) Object.assign(asked, {start, time_limit: Math.min(120, 4 * asked.time_limit)});
     if (limits) sweeping(asked, profile);
     const {solve: name} = await json("api/solves", asked);
     if (mine === turn) watch(name, mine);
-    else call(`api/solves/${name}/stop`, {});
+    else await stop(name);
   } catch (error) {
-    if (mine === turn) failed(error);
+    if (mine !== turn) return;
+    if (error.status !== 429) return failed(error);
+    tell("Waiting until another solve ends…");
+    setTimeout(() => mine === turn && solve(wanted), 500);
   }
 }
 
@@ -261,14 +301,12 @@ function problem(profile) {
   return asked;
 }
 
-function sweeping(asked, {stages, layers, ranks}) {
-  const full = Math.max(...(stages || layers).map(part => part.m_b).flat()) *
-    (stages ? ranks : layers.length);
+function sweeping(asked, profile) {
+  const full = mostMemory(profile);
   const usual = [.4, .5, .65, .8, 1, 1.3, 1.7, 2].map(x => Number((x * full).toPrecision(3)));
   $("limits").value = state.limits = state.limits || usual.join(",");
   writeLink();
-  const limits = state.limits.split(/[,\s]+/).filter(Boolean);
-  asked.memory_limits = limits.map(x => isNaN(x) ? x : Number(x));
+  asked.memory_limits = state.limits.split(/[,\s]+/).filter(Boolean).map(number);
   delete asked.memory_limit;
   if (asked.placements.length > 1) delete asked.placements;
 }
@@ -277,19 +315,20 @@ function failed(error) {
   const wrong = error instanceof SyntaxError && [{key: "file", words: "expected JSON"}];
   const faults = error.faults || wrong || [];
   ended();
-  tell(faults.length ? "The problem has faults." : "The server does not answer.");
+  dropOld();
+  tell(faults.length ? "The problem has faults." : error.message);
   showFaults(faults);
 }
 
 async function halt() {
   if (!running) return;
-  const {name, source} = running;
-  source.close();
+  const {name} = running;
   ended();
-  await call(`api/solves/${name}/stop`, {}).catch(() => {});
+  await stop(name).catch(() => {});
 }
 
 function ended() {
+  running?.source.close();
   running = null;
   $("stop").disabled = true;
   $("longer").disabled = !latest;
@@ -300,10 +339,8 @@ const tell = words => { $("status").textContent = words; };
 function watch(name, mine) {
   const source = new EventSource(`api/solves/${name}/events`);
   running = {name, source};
-  series = new Map();
   $("stop").disabled = false;
   $("longer").disabled = true;
-  $("notes").textContent = "";
   tell("Solving (kernels are compiled once)…");
   const on = (kind, then) => source.addEventListener(kind, event => {
     if (mine === turn) then(JSON.parse(event.data));
@@ -311,10 +348,13 @@ function watch(name, mine) {
   on("row", row => addRow({...row, solve: name}));
   on("searching", ({name, at, of}) => tell(`${name} (${at} of ${of}): searching`));
   on("progress", addProgress);
-  on("note", ({text}) => { $("notes").textContent = text; });
+  on("note", ({text}) => $("notes").append(make("div", {}, text)));
   on("frontier", found => openFrontier({...found, solve: name}));
-  on("end", end => finish(end, {name, source}));
-  source.onerror = () => source.readyState === 2 && failed(new Error());
+  on("end", end => finish(end, name));
+  source.onerror = () => {
+    if (source.readyState === 2) failed(Error("The server does not know this solve."));
+    else if (mine === turn) tell("The server does not answer: trying again…");
+  };
 }
 
 function addProgress({name, seconds, cost, bound, gap, ending}) {
@@ -325,14 +365,9 @@ function addProgress({name, seconds, cost, bound, gap, ending}) {
   later();
 }
 
-function finish({state: how, seconds, faults}, {name, source}) {
-  const mine = Array.from(rows.values()).filter(row => row.solve === name);
-  source.close();
-  if (!mine.every(isPoint)) {
-    latest = name;
-    rows = new Map(Array.from(rows).filter(([, row]) => mine.includes(row) || isPoint(row)));
-    showRows();
-  }
+function finish({state: how, seconds, faults}, name) {
+  dropOld();
+  if ([...rows.values()].some(row => row.solve === name && !isPoint(row))) latest = name;
   ended();
   const best = built()[0];
   const words = best ? `: best ${best.name}, ${ms(best.cost)}` : "";
@@ -342,15 +377,18 @@ function finish({state: how, seconds, faults}, {name, source}) {
 
 // The table
 function addRow(row) {
+  dropOld();
   rows.delete(row.name);
   rows.set(row.name, row);
   showRows();
 }
 
 const keyOf = row => `${row.solve}/rows/${row.row}`;
-const order = row => row.cost + (row.uncosted ? 1e15 : 0) + (isPoint(row) ? 1e18 : 0);
+const fits = ({notes = []}) => !notes.some(text => text.startsWith("does not fit"));
+const order = row =>
+  row.cost + (row.uncosted || !fits(row) ? 1e15 : 0) + (isPoint(row) ? 1e18 : 0);
 const isPoint = ({name}) => name.startsWith("limit ");
-const built = () => Array.from(rows.values()).filter(row => row.built)
+const built = () => [...rows.values()].filter(row => row.built)
   .sort((a, b) => order(a) - order(b));
 
 function shownNames() {
@@ -364,7 +402,7 @@ function showRows() {
   const focus = document.activeElement.dataset.row;
   body.replaceChildren(...built().map((row, i) => rowOf(row, shown, i)));
   if (focus) body.querySelector(`[data-row="${CSS.escape(focus)}"]`)?.focus();
-  const refused = Array.from(rows.values()).filter(row => !row.built);
+  const refused = [...rows.values()].filter(row => !row.built);
   $("refused").hidden = !refused.length;
   $("refused").firstElementChild.textContent = `${refused.length} that cannot be built`;
   $("refused").lastElementChild.replaceChildren(
@@ -377,8 +415,9 @@ function rowOf(row, shown, i) {
     ariaLabel: `show ${row.name}`, onchange: () => toggle(row.name)});
   box.dataset.row = row.name;
   const gap = row.gap === null ? "–" : row.status === "optimal" ? "optimal" : percent(row.gap);
-  const name = row.name + (row.uncosted ? " (transfers not counted)" : "");
-  const cells = [box, name, percent(row.bubble_rate), ms(row.cost), gap, size(row.peak_memory)];
+  const notes = (row.notes || []).map(text => make("div", {className: "hint"}, text));
+  const cells = [box, make("div", {}, row.name, ...notes), percent(row.bubble_rate), ms(row.cost),
+    gap, size(row.peak_memory)];
   return make("tr", {className: i ? "" : "best"}, ...cells.map(cell => make("td", {}, cell)));
 }
 
@@ -399,7 +438,7 @@ function prepared(detail) {
   const {order, pairs} = detail.schedule;
   let first = 0;
   detail.ranks = order.map((ops, rank) => {
-    const stages = Array.from(new Set(ops.map(op => op.stage))).sort((a, b) => a - b);
+    const stages = [...new Set(ops.map(op => op.stage))].sort((a, b) => a - b);
     for (const op of ops) {
       op.colour = colourOf(op.op, stages.indexOf(op.stage) / (stages.length - 1 || 1));
     }
@@ -431,7 +470,8 @@ async function showPanels(shown) {
   if (roots.some((root, i) => root !== $("panels").children[i]) || old.length > roots.length) {
     $("panels").replaceChildren(...roots);
   }
-  if (panels.length) view = viewOf(state.view) || [0, wholeEnd()];
+  const [from, to] = state.view.split("-").map(Number);
+  if (panels.length) view = to > from ? [from, to] : [0, wholeEnd()];
   restoreOp();
   showVersus();
   showOne();
@@ -449,8 +489,8 @@ function panelOf(panel, row, detail) {
   if (panel.detail !== detail) panel.chosen = null;
   Object.assign(panel, {row, detail});
   const bound = row.lower_bound ? `, bound ${ms(row.lower_bound)}` : "";
-  panel.head.replaceChildren(row.name,
-    make("span", {}, `${ms(row.cost)}, bubble ${percent(row.bubble_rate)}${bound}`));
+  const words = `${objectiveOf(panel)} ${ms(row.cost)}, bubble ${percent(row.bubble_rate)}${bound}`;
+  panel.head.replaceChildren(row.name, make("span", {}, words));
   panel.canvas.ariaLabel = `Timeline of ${row.name}: arrows move between ops`;
   panel.memory.ariaLabel = `Memory over time of ${row.name}`;
   return panel;
@@ -458,17 +498,15 @@ function panelOf(panel, row, detail) {
 
 const wholeEnd = () => Math.max(1e-9, ...panels.map(panel => panel.detail.end));
 
-function viewOf(text) {
-  const [from, to] = text.split("-").map(Number);
-  return to > from && [from, to];
-}
+const objectiveOf = panel => panel.detail.schedule.report.objective;
 
 function showVersus() {
   const [one, ...others] = panels.map(panel => panel.row);
+  $("cost").textContent = one ? objectiveOf(panels[0]) : "time";
   $("versus").textContent = others.map(other => {
     const more = other.cost / one.cost - 1;
-    const how = `${percent(Math.abs(more))} ${more < 0 ? "less" : "longer"}`;
-    return `${other.name} takes ${how} than ${one.name}.`;
+    const how = `${percent(Math.abs(more))} ${more < 0 ? "shorter" : "longer"}`;
+    return `${other.name}: ${objectiveOf(panels[0])} ${how} than ${one.name}.`;
   }).join(" ");
 }
 
@@ -587,27 +625,29 @@ function wordsOf(detail, at, i) {
   return `${head}${idled} It waited for ${what}${link}.`;
 }
 
-function choose(panel, at, i, keep) {
+function choose(panel, at, i) {
   for (const other of panels) other.chosen = null;
   const chain = chainOf(panel.detail, panel.detail.ranks[at].first + i);
-  panel.chosen = {at, i, keep, chain};
+  panel.chosen = {at, i, chain};
   const link = chain.reduce((sum, node) => sum + panel.detail.waits.delay[node], 0);
   $("op").textContent = `${wordsOf(panel.detail, at, i)} Critical path: ${chain.length} ops, ` +
     `${ms(link)} on links.`;
-  state.op = [panel.row.name, at, i, keep ? "path" : ""].join("~");
+  state.op = [panel.row.name, at, i].join("~");
   writeLink();
   later();
 }
 
 function restoreOp() {
-  const [name, at, i, keep] = state.op.split("~");
+  const [name, at, i] = state.op.split("~");
   const panel = panels.find(one => one.row.name === name);
   const there = panel && !panel.chosen && panel.detail.ranks[at]?.ops[i];
-  if (there) choose(panel, +at, +i, keep === "path");
+  if (there) choose(panel, +at, +i);
 }
 
+const focusOf = panel => hovered?.panel === panel ? hovered : panel.chosen;
+
 function drawChain(ctx, panel, h, k, width, ink) {
-  const {detail} = panel, over = hovered?.panel === panel && hovered, focus = over || panel.chosen;
+  const {detail} = panel, focus = focusOf(panel);
   if (!focus) return;
   const x = time => xOf(time, k);
   ctx.save();
@@ -617,7 +657,7 @@ function drawChain(ctx, panel, h, k, width, ink) {
   ctx.strokeStyle = css("--mark");
   ctx.lineWidth = 2;
   ctx.beginPath();
-  for (const node of focus.keep || over ? focus.chain : []) {
+  for (const node of focus.chain) {
     const place = placeOf(detail, node);
     if (!place || place.op.start > view[1]) continue;
     ctx.lineTo(x(place.op.end), (place.at + .5) * h);
@@ -635,7 +675,7 @@ function drawChain(ctx, panel, h, k, width, ink) {
 function drawMemory(panel, k, width) {
   const {memory, schedule: {report, memory_limit: limits}} = panel.detail;
   const peaks = report.peak_memory, height = 74;
-  const focus = (hovered?.panel === panel && hovered) || panel.chosen;
+  const focus = focusOf(panel);
   const rank = focus ? focus.at : peaks.indexOf(Math.max(...peaks));
   const {ctx} = prepareCanvas(panel.memory, height);
   const limit = limits?.[rank] ?? Infinity;
@@ -730,11 +770,10 @@ function listen(panel) {
   on("pointerup", event => {
     held = null;
     const found = moved ? null : opAt(panel, event);
-    if (found) choose(panel, found.at, found.i, true);
+    if (found) choose(panel, found.at, found.i);
   });
   on("pointercancel", () => { held = null; });
   on("pointerleave", () => hover(null));
-  on("dblclick", () => setView(0, wholeEnd()));
   on("keydown", event => onKey(panel, event));
 }
 
@@ -751,27 +790,27 @@ function hover(found, event) {
 }
 
 function onKey(panel, event) {
-  const {ranks} = panel.detail, {at, i, keep} = panel.chosen || {at: 0, i: -1};
+  const {ranks} = panel.detail, {at, i} = panel.chosen || {at: 0, i: -1};
   const op = ranks[at].ops[i], middle = op ? op.start : (view[0] + view[1]) / 2;
   const beside = by => () => {
     const to = clamp(at + by, 0, ranks.length - 1);
-    move(panel, to, firstAfter(ranks[to].ops, op ? op.start : view[0]), keep);
+    move(panel, to, firstAfter(ranks[to].ops, op ? op.start : view[0]));
   };
   const along = by => () => event.shiftKey ? pan(by * (view[1] - view[0]) / 8)
-    : move(panel, at, i + by, keep);
+    : move(panel, at, i + by);
   const known = {
     ArrowLeft: along(-1), ArrowRight: along(1), ArrowUp: beside(-1), ArrowDown: beside(1),
     "+": () => zoom(.7, middle), "-": () => zoom(1 / .7, middle),
-    "0": () => setView(0, wholeEnd()), Enter: () => move(panel, at, i, !keep),
+    "0": () => setView(0, wholeEnd()),
   };
   if (!known[event.key] || event.ctrlKey) return;
   event.preventDefault();
   known[event.key]();
 }
 
-function move(panel, at, to, keep) {
+function move(panel, at, to) {
   const {ops} = panel.detail.ranks[at], i = clamp(to, 0, ops.length - 1);
-  choose(panel, at, i, keep);
+  choose(panel, at, i);
   if (ops[i].start < view[0] || ops[i].end > view[1]) {
     pan(ops[i].start - (view[0] + view[1]) / 2);
   }
@@ -780,7 +819,7 @@ function move(panel, at, to, keep) {
 // The progress of the search
 function drawProgress() {
   const {ctx, width, height} = prepareCanvas($("progress"), 130);
-  const all = Array.from(series.values()).flat();
+  const all = [...series.values()].flat();
   ctx.fillStyle = css("--muted");
   if (!all.length) return;
   const low = Math.min(...all.map(({bound}) => bound)) * .99;
@@ -790,7 +829,7 @@ function drawProgress() {
   const y = v => 8 + (high - clamp(v, low, high)) / (high - low) * (height - 32);
   for (const v of ticks(low, high, 4)) ctx.fillText(ms(v), 2, y(v));
   for (const t of ticks(0, last, 6)) ctx.fillText(`${plain(t)} s`, x(t), height - 8);
-  Array.from(series).forEach(([name, known], number) => {
+  [...series].forEach(([name, known], number) => {
     ctx.strokeStyle = ctx.fillStyle = `hsl(${number * 67 + 210} 60% 52%)`;
     stepLine(ctx, known, x, y, "cost");
     ctx.setLineDash([4, 4]);
@@ -816,13 +855,12 @@ function showOne() {
   const names = panels.map(panel => panel.row.name);
   $("one").replaceChildren(...names.map(name => make("option", {value: name}, name)));
   const panel = panels.find(one => one.row.name === state.one) || panels[0];
-  if (!panel) return;
-  $("one").value = panel.row.name;
-  const {explanation, command, python} = panel.detail;
+  const {explanation = {}, command, python} = panel?.detail || {};
+  if (panel) $("one").value = panel.row.name;
   $("why").textContent = explanation.words;
   $("command").textContent = command;
   $("python").textContent = python;
-  $("losses").replaceChildren(...explanation.losses.map(lossOf));
+  $("losses").replaceChildren(...(explanation.losses || []).map(lossOf));
 }
 
 function lossOf(loss) {
@@ -849,28 +887,25 @@ async function download(name) {
 
 // The frontier
 function openFrontier({picture, points, solve}) {
-  dropPoints();
+  dropOld();
+  rows = new Map([...rows].filter(([, row]) => !isPoint(row)));
   const found = points.map(point => ({...point, name: `limit ${point.name}`, solve}));
   for (const row of found) rows.set(row.name, row);
   const shown = found.filter(row => row.built);
+  showRows();
+  const none = found.map(row => make("p", {}, `${row.name}: ${row.reason}`));
+  if (!picture) return $("frontier").replaceChildren(...none);
   const text = picture.replace(/<style>[^<]*<.style>/, "");
   const svg = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
   $("frontier").replaceChildren(svg, "A circle (click, Enter) opens its schedule.");
-  const circles = Array.from(svg.querySelectorAll("circle")).filter(each => each.firstChild);
+  const circles = [...svg.querySelectorAll("circle")].filter(each => each.firstChild);
   circles.forEach((circle, i) => asButton(circle, shown[i].name));
-  showRows();
-}
-
-function dropPoints() {
-  rows = new Map(Array.from(rows).filter(([, row]) => !isPoint(row)));
 }
 
 function asButton(circle, name) {
   Object.assign(circle, {role: "button", tabIndex: 0, ariaLabel: circle.textContent});
-  circle.addEventListener("click", () => openPoint(name));
-  circle.addEventListener("keydown", event => {
-    if (event.key === "Enter") openPoint(name);
-  });
+  circle.onclick = () => openPoint(name);
+  circle.onkeydown = event => event.key === "Enter" && openPoint(name);
 }
 
 function openPoint(name) {
@@ -887,27 +922,20 @@ function listenToForm() {
     for (const key of KEYS) state[key] = $(key).value.trim();
     restart();
   }, "submit");
-  on("stop", () => call(`api/solves/${running.name}/stop`, {}));
+  on("stop", () => stop(running.name).catch(failed));
   on("longer", () => solve({start: latest}));
   on("sweep", () => solve({limits: true}));
   for (const key of ["limits", "one"]) on(key, () => { keep(key, $(key).value); }, "change");
   on("in", () => zoom(.6, (view[0] + view[1]) / 2));
   on("out", () => zoom(1 / .6, (view[0] + view[1]) / 2));
   on("fit", () => setView(0, wholeEnd()));
-  on("all", toggleAll);
   on("file", () => takeFiles($("file").files).catch(failed), "change");
   for (const key of WORDS) on(key, () => changed(key, $(key).value.trim()), "change");
   for (const radio of document.getElementsByName("src")) {
-    radio.addEventListener("change", () => changed("src", radio.value));
+    radio.onchange = () => changed("src", radio.value);
   }
   on("places", () => changed("places", Array.from(
     document.querySelectorAll("[name=place]:checked"), box => box.value).join()), "change");
-}
-
-function toggleAll() {
-  const all = $("all").ariaPressed !== "true";
-  $("all").ariaPressed = all;
-  keep("show", all ? built().map(row => row.name).join("~") : "");
 }
 
 function keep(key, text) {
@@ -918,7 +946,8 @@ function keep(key, text) {
 
 async function open() {
   readLink();
-  loaded = null;
+  outdate();
+  [loaded, told] = [null, []];
   showForm();
   await solve();
 }
@@ -927,11 +956,10 @@ async function begin() {
   choices = await json("api/choices");
   buildForm();
   listenToForm();
-  addEventListener("hashchange", open);
-  addEventListener("resize", later);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", later);
-  addEventListener("pagehide", () => running && navigator.sendBeacon(
-    `api/solves/${running.name}/stop`, new Blob(["{}"], {type: "application/json"})));
+  onhashchange = open;
+  onresize = later;
+  onpagehide = () => running && navigator.sendBeacon(
+    `api/solves/${running.name}/stop`, new Blob(["{}"], {type: "application/json"}));
   await open();
 }
 
