@@ -57,8 +57,7 @@ def test_a_figure_that_differs_or_is_not_recorded_is_named_and_recorded_once(fol
     changed, missing, *_ = rows_of(known)
     changed["turn"] += 1
     known["rows"].remove(missing)
-    for origin in known["origins"]:
-        origin.pop("rooms", None)
+    known["origins"] = [{}] * len(known["origins"])
     (folder / RECORD).write_text(json.dumps(known))
     said = bench(folder, *SENT, "--check", code=1)
     assert f"{changed['case']}: turn: 37.0 recorded, 36.0 now" in said
