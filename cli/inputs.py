@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CACHE = "PIPELOOM_CACHE"
 PATIENCE = 1.0
-"""Seconds of compiling kernels after which the user is told about it."""
+"""Seconds of compiling kernels after which a note is printed."""
 LOOKING = 0.1
 """Seconds between two checks whether kernels are still being compiled."""
 Found = TypeVar("Found")
@@ -31,7 +31,7 @@ def searched(
 ) -> Found:
     """Call ``plan`` with the values that ``command`` has for the fields of ``request``.
 
-    Returns the result of ``plan``. On Ctrl-C or SIGTERM, ``plan`` is told to stop, and returns the
+    Returns the result of ``plan``. On Ctrl-C or SIGTERM, ``plan`` is asked to stop, and returns the
     best result so far. ``quiet``: print no progress.
     """
     asked = command.arguments(request) | {"cache": command.cache or os.environ.get(CACHE)}

@@ -165,13 +165,14 @@ def families(profile_of: Profiles, terms: Terms) -> list[Result]:
     ``profile_of``: a function that returns the profile for a family, given its name. ``terms``: the
     number of microbatches, the memory limit and the objective.
     """
+    return [family_row(name, profile_of, terms) for name in FAMILIES]
 
-    def evaluate(name: str) -> Result:
-        try:
-            profile = profile_of(name)
-            schedule = build_family(name, profile, terms.microbatches, **terms.limits)
-        except (InfeasibleError, InputError) as error:
-            return Result.refused(name, error)
-        return Result(name, schedule, assumed=assumed_cut(profile, schedule))
 
-    return [evaluate(name) for name in FAMILIES]
+def family_row(name: str, profile_of: Profiles, terms: Terms) -> Result:
+    """Return the row of the family ``name``; the other arguments are those of :func:`families`."""
+    try:
+        profile = profile_of(name)
+        schedule = build_family(name, profile, terms.microbatches, **terms.limits)
+    except (InfeasibleError, InputError) as error:
+        return Result.refused(name, error)
+    return Result(name, schedule, assumed=assumed_cut(profile, schedule))

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from pipeloom.ir.errors import Fault, InputError, PipeloomError
 
 from . import answers, asked, jobs
-from .guard import MOST_SECONDS, Guard
+from .guard import BODY_SECONDS, Guard
 from .solves import BusyError, Solve, Solves, faults_of
 
 LOOKING = 0.05
@@ -124,7 +124,7 @@ async def _stream(solve: Solve, number: int) -> AsyncIterator[str]:
 
 
 def application(
-    host: str = "127.0.0.1", *, solves: Solves | None = None, seconds: float = MOST_SECONDS
+    host: str = "127.0.0.1", *, solves: Solves | None = None, seconds: float = BODY_SECONDS
 ) -> ASGIApp:
     """The application with its guard. ``host``: the address at which the server listens.
 

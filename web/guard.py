@@ -18,9 +18,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pipeloom.ir.errors import Fault, InputError
+
+from .solves import faults_of
+
 MOST_BYTES = 16 * 2**20
 """Maximum size of the body of a request."""
-MOST_SECONDS = 10.0
+BODY_SECONDS = 10.0
 """Time limit for receiving the body of a request."""
 HEADERS = {
     "cache-control": "no-store",
@@ -46,7 +50,7 @@ def _is_address(host: str) -> bool:
 
 def fault(key: str, words: str) -> dict[str, object]:
     """The JSON object of an answer with a single fault."""
-    return {"faults": [{"key": key, "words": words, "text": f"{key}: {words}"}]}
+    return {"faults": faults_of(InputError(Fault(words, key=key)))}
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Guard:
 
     app: ASGIApp
     host: str = "127.0.0.1"
-    seconds: float = MOST_SECONDS
+    seconds: float = BODY_SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -8,14 +8,15 @@ from itertools import chain
 from time import monotonic
 from typing import Any
 
-from pipeloom.ir.errors import InfeasibleError, InputError, UnsupportedError
+from pipeloom.ir.errors import InfeasibleError, UnsupportedError
 from pipeloom.ir.model.placement import Passing
-from pipeloom.planner.build import build, families
+from pipeloom.planner.build import families
+from pipeloom.planner.compare import family_row
+from pipeloom.planner.inputs.fixed_cut import profiles_of
 from pipeloom.planner.inputs.placement_spec import AUTO
 from pipeloom.planner.optimize import optimize
 from pipeloom.planner.results.result import OPTIMIZER, Result
-from pipeloom.planner.routes.placements import assumed_cut
-from pipeloom.planner.solving.progress import Event, Note, Searching, unheard
+from pipeloom.planner.solving.progress import Event, Note, Searching
 from pipeloom.planner.sweep import sweep
 from pipeloom.report.summaries import transfer_note
 
@@ -114,16 +115,9 @@ def _optimized(asked: SolveRequest, before: dict[str, Result], solve: Solve) -> 
 
 def _families(asked: SolveRequest, known: dict[str, Result]) -> Iterator[Result]:
     """Yield a row for each family: its schedule, or the reason why there is none."""
+    _, profile_of, _ = profiles_of(asked.source, asked.terms.microbatches)
     for name in families():
-        if name in known:
-            yield known[name]
-            continue
-        try:
-            found = build(name, asked.source, progress=unheard, **asked.options)
-            cut = None if asked.source.is_cut() else assumed_cut(asked.source.stages, found)
-            yield Result(name, found, assumed=cut)
-        except (InputError, InfeasibleError) as error:
-            yield Result.refused(name, error)
+        yield known[name] if name in known else family_row(name, profile_of, asked.terms)
 
 
 def _searched(asked: SolveRequest, name: str, how: Any, before: Result | None) -> Result:

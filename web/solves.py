@@ -25,7 +25,7 @@ MOST_SECONDS = 120.0
 MOST_EVENTS = 600
 """Number of events of a solve that are kept for readers that connect late."""
 JOINING = 3.0
-"""Seconds for which a solve that was told to stop is waited for, before another one is started and
+"""Seconds for which a solve that was asked to stop is waited for, before another one is started and
 when the server ends."""
 
 
@@ -76,7 +76,7 @@ class Solve:
         self._stopping.set()
 
     def wait_if_stopping(self) -> None:
-        """If the solve was told to stop, wait a moment until it ends."""
+        """If the solve was asked to stop, wait a moment until it ends."""
         if self._stopping.is_set():
             self._ended.wait(JOINING)
 

@@ -58,8 +58,8 @@ def with_keys(page: str, markdown: str) -> str:
 def keys(record: Any) -> Iterator[tuple[str, str, bool]]:
     """Yield each key of an object: its name, the words for its values, and if it is required."""
     needed = _required(record)
-    for key, annotation in validation._declared(record).items():
-        if get_origin(annotation) in (ClassVar, NotRequired) or key in validation._INLINE:
+    for key, annotation in validation.declared_keys(record).items():
+        if get_origin(annotation) in (ClassVar, NotRequired) or key in validation.INLINE:
             continue  # not a key, removed, or an object whose keys are written in this one
         values = _values(record, key, annotation)
         if not values.startswith("none"):
@@ -84,7 +84,7 @@ def _required(record: Any) -> set[str]:
 
 
 def _values(record: Any, key: str, annotation: Any) -> str:
-    words = validation._expected_of(record, key)
+    words = validation.expected_of(record, key)
     lists = any(getattr(note, "func", None) in _EACH for note in get_args(annotation)[1:])
     more = ", or a list with one per microbatch" if lists else ""
     return "" if words == _UNCHECKED else f"{words}{more}"

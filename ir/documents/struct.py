@@ -117,7 +117,7 @@ def _find_keys(struct: Any) -> tuple[set[str], set[str], set[str]]:
 
 _keys: Callable[[Any], tuple[set[str], set[str], set[str]]] = cache(_find_keys)
 """A function that returns three sets for a struct class: all known keys, the names of fields that
-are no keys, and the keys that a file must contain."""
+are not keys, and the keys that a file must contain."""
 
 
 def _marked(data: dict[Any, Any], name: str) -> Iterator[DocumentFault]:

@@ -39,7 +39,7 @@ _WORDS = {
     "dataclass_type": "an object",
     "tuple_type": "a list",
 }
-_INLINE = {"default", "link"}
+INLINE = {"default", "link"}
 """Fields whose keys are among those of the object around them (:attr:`.struct.Struct.INLINE`)."""
 
 
@@ -188,7 +188,7 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
 
 def _path(location: Iterable[str | int]) -> str:
     """``location`` as text for messages, such as ``stages[1]: t_f``."""
-    parts = (f"[{x}]" if isinstance(x, int) else f": {x}" for x in location if x not in _INLINE)
+    parts = (f"[{x}]" if isinstance(x, int) else f": {x}" for x in location if x not in INLINE)
     return "".join(parts).removeprefix(": ")
 
 
@@ -218,24 +218,24 @@ def _missing(model: Any, fault: ErrorDetails) -> tuple[str, str]:
     record: Any = model
     for name in way:
         if isinstance(name, str):
-            record = _record(_declared(record)[name])
-    known = _declared(record)
+            record = _record(declared_keys(record)[name])
+    known = declared_keys(record)
     meant = (k for k, best in misspelt(fault["input"], known) if best == key)
     hint = next((f" ({k}: unknown key; did you mean {key}?)" for k in meant), "")
     more = _about(record, key)
     what = f" ({more})" if more and not hint else ""
-    expected = _expected_of(record, str(key))
+    expected = expected_of(record, str(key))
     return f"missing; expected {expected}{what}{hint}", expected
 
 
 def _about(record: Any, key: Any) -> str | None:
     """The description in the annotation of ``key`` in ``record``; None without a description."""
-    notes = get_args(_declared(record)[key])[1:]
+    notes = get_args(declared_keys(record)[key])[1:]
     return next((note.description for note in notes if isinstance(note, FieldInfo)), None)
 
 
 @cache
-def _declared(record: Any) -> dict[str, Any]:
+def declared_keys(record: Any) -> dict[str, Any]:
     """The type annotation of each key of ``record``, a struct, model or TypedDict."""
     if issubclass(record, BaseModel):
         given = record.model_fields.items()
@@ -254,10 +254,10 @@ def _record(annotation: Any) -> Any:
 
 
 @cache
-def _expected_of(record: Any, key: str) -> str:
+def expected_of(record: Any, key: str) -> str:
     """The description of the valid values of ``key``, as in faults; ``a value`` if unknown."""
     try:
-        TypeAdapter(_declared(record)[key]).validate_python(object(), context={})
+        TypeAdapter(declared_keys(record)[key]).validate_python(object(), context={})
     except ValidationError as error:
         return _words(error.errors(include_url=False)[0])
     return "a value"
@@ -300,7 +300,7 @@ def _objects(record: Any, value: object, at: Location) -> Iterator[tuple[Locatio
     ``record``: the struct, model or TypedDict of ``value``. ``at``: the location of ``value``.
     """
     if isinstance(value, dict):
-        declared = _declared(record)
+        declared = declared_keys(record)
         yield at, declared, value
         for key in declared.keys() & value.keys():
             if inner := _record(declared[key]):

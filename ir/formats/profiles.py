@@ -175,7 +175,7 @@ def doubtful_keys(data: dict[str, Any], where: str) -> list[str]:
     """A line for each unknown key of a profile that looks misspelled or is known only in layers.
 
     ``data``: a profile by stages or by layers. ``where``: the name of its file. Such keys are not
-    used, but are no faults.
+    used, but are not faults.
     """
     if "stages" not in data:
         return [*map(str, keys_in_doubt(LayersFile, data, where).values())]

@@ -22,11 +22,11 @@ rank has run by a moment depends on the microbatches that are in memory then. Le
 M_B on stages 1 to s:
 
 - *By S_s*: F's on stages below s. Microbatches that have run them on stages 1 to q hold Z_q, in the
-  memory that is left beside the Z_s of the one that starts.
+  memory that is left by the Z_s of the one that starts.
 - *By y_K*: F's of microbatches that hold Z_q. One of them has run all its F's.
 - *By t_K*: all work but the last F, the B's and W's of its microbatch, and B's and W's of others:
   microbatches whose B's on stages q to 1 are to come hold Z_q, those with a W to come hold M_W.
-- *By V_s*: all work but the B's and W's of microbatches that are in memory beside the Z_s of the
+- *By V_s*: all work but the B's and W's of microbatches that are in memory with the Z_s of the
   last B.
 - *By y_s and t_s* for s < K: an interval (:mod:`.several_stages.host_model`).
 

@@ -193,11 +193,11 @@ def heads_and_tails(of: Figures) -> Bound:
 
     *Head.* The first B of stage i is of a microbatch j whose F ran there before, so it starts at
     least R_ij after the stage began. Until then the rank runs only F's: that of j, and others whose
-    M_B fit into memory beside it. The fractional knapsack bounds their time.
+    M_B fit into memory with it. The fractional knapsack bounds their time.
 
     *Tail.* Let j be the microbatch of the last F. Its B starts at least R_ij after that F starts.
     Until then the rank runs that F, and B's and W's of microbatches that it holds, which fit into
-    memory beside j (:func:`_choice`).
+    memory with j (:func:`_choice`).
 
     If not all M_B fit at the same time, the last F comes after the first B, so both idle times add
     up; otherwise the larger one counts.

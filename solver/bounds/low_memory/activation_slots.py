@@ -13,7 +13,7 @@ stage in the order of k holds for all schedules.
 those of all other microbatches between F and B fit in memory, so B(i, k) has ended: microbatch k
 has left its slot. Suppose that B(i, k + e) is the last B that has ended by then. K_i - 1 - e other
 microbatches hold M_B, so at most q(e) W's can be waiting, where q(e) is the largest number of M_W
-that fit beside K_i - e times M_B. At the end of B(i, k) at least one W was waiting, W(i, k). So
+that fit with K_i - e times M_B. At the end of B(i, k) at least one W was waiting, W(i, k). So
 between the end of B(i, k) and the start of F(i, k + K_i), e B's and at least 1 + e - q(e) W's run
 one after the other. The minimum of these times over e is a lower bound on the wait.
 

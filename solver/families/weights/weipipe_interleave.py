@@ -16,7 +16,7 @@ docs/weight-passing.md).
 Makespan without communication, with t = T_F + T_B + T_W of a stage equal everywhere: the last F is
 in turn M + P - 2, the first BW in turn P. So P turns have only F's, P turns only BW's, and M - 1
 turns both. In total that is at most (M + P - 1) t, the published bubble rate (P-1)/(M+P-1). If M >
-P, one chain of ops takes that long: those of rank 0 until it has no more F's to run beside BW's,
+P, one chain of ops takes that long: those of rank 0 until it has no F's left to run with BW's,
 then the BW's that use D, rank by rank, to the last one. If M <= P, no rank has both in one turn,
 and the makespan is P t + (M - 1) max(T_F, T_B + T_W), less than (M + P - 1) t if M > 1.
 
