@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -81,15 +79,6 @@ def measured(case: Asked, stages_as: StagesAs) -> dict[str, Any]:
     }
 
 
-def in_a_loop(milliseconds: float) -> dict[str, Any]:
-    """The time of F, B and W of a stage in a loop of plain torch, in milliseconds: the median over
-    ranks."""
-    with cores_awake():
-        found = launch_ranks(_loop, RANKS, (milliseconds, 10 * STEPS))
-    ideal = 3 * milliseconds
-    return {"stage_ms": milliseconds, "ideal_ms": ideal, "loop_ms": median(found.values())}
-
-
 def _on_a_rank(case: Asked, steps: int, stages_as: StagesAs) -> dict[str, list[Span]]:
     """The spans of the steps on this rank, by runtime."""
     before_others()
@@ -99,27 +88,6 @@ def _on_a_rank(case: Asked, steps: int, stages_as: StagesAs) -> dict[str, list[S
         "bare": BareRank(compile_schedule(case.schedule()), case.milliseconds / 1e3).step,
     }
     return in_turn(runtimes, steps)
-
-
-def _loop(milliseconds: float, rounds: int) -> float:
-    """Run F, B and W of a stage in a loop of plain torch, without messages and runtime.
-
-    Returns the median time of ``rounds`` rounds in milliseconds. No runtime that uses autograd for
-    B can be faster on this machine.
-    """
-    before_others()
-    stage = TorchStage(milliseconds / 1e3)
-    weigh = stage.dw_builder()
-    x, dy = torch.zeros(ROWS, WIDTH), torch.ones(ROWS, WIDTH)
-    taken = []
-    for _ in range(rounds + 2):
-        begin = time.perf_counter()
-        leaf = x.detach().requires_grad_()
-        torch.autograd.backward(stage(leaf), dy)
-        leaf.grad = None
-        weigh()
-        taken.append(time.perf_counter() - begin)
-    return 1e3 * median(taken[2:])
 
 
 def _ours(case: Asked, stages_as: StagesAs) -> Step:

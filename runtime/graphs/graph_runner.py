@@ -135,6 +135,8 @@ class GraphRunner(StageRunner):
     def _given(self, cell: Cell) -> list[Tensor]:
         """Returns the tensors in a microbatch's arguments, with the strides that were traced."""
         if self.stage == 0:
+            if not cell.options and all(type(x) is Tensor for x in cell.inputs):
+                return [*cell.inputs]
             return tensors((cell.inputs, cell.options))
         return [*(x.contiguous() for x in cell.inputs), *tensors(cell.options.values())]
 
