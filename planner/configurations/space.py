@@ -99,7 +99,7 @@ class Space:
         Raises InputError, with one line per fault, if the request is invalid or its space is empty.
         """
         refuse(PLAN, **vars(request))
-        words = words_of(usual(model) | request.given)
+        words = words_of(usual(model) | {"sequence_parallel": True} | request.given)
         lacking = [key for key in ("gpus", "global_batch") if not words.has(key)]
         words.faults += [f"{key}: missing; expected a whole number >= 1" for key in lacking]
         read = values_of(words, model)

@@ -53,6 +53,14 @@ def test_predict_gives_the_figures_of_a_plan_with_a_family(
         assert again[key] == pytest.approx(best[key], rel=1e-9)
 
 
+def test_plans_use_sequence_parallelism_unless_told_otherwise() -> None:
+    """Also for a model with learned positions, for which ``predict`` assumes none."""
+    given: dict[str, Any] = {"gpus": 2, "tp": 2, "layers": 2, "global_batch": 2, "time_limit": 2.0}
+    for asked, used in ({}, True), ({"sequence_parallel": False}, False):
+        found = plan("gpt-175b", "H100", **given, **asked)
+        assert found.best.to_dict()["sequence_parallel"] is used
+
+
 @pytest.mark.parametrize(
     ("given", "flags"),
     [
