@@ -1,9 +1,6 @@
 from .cost.cost_tables import Costs as Costs
-from .cost.memory_footprint import footprint as footprint
 from .cost.simulator import simulate as simulate
 from .cost.simulator import timed as timed
-from .cost.spread import ExpectedMakespan as ExpectedMakespan
-from .cost.spread import sampled_makespans as sampled_makespans
 from .cost.steady_state.send_points import step_between_ops as step_between_ops
 from .cost.steady_state.steady_state import step_time as step_time
 from .cost.traffic import over_wires as over_wires

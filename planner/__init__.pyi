@@ -6,7 +6,6 @@ from .clusters.efficiency import Efficiency as Efficiency
 from .configurations.configuration import Configuration as Configuration
 from .configurations.plans import Plan as Plan
 from .configurations.plans import PlannedConfiguration as PlannedConfiguration
-from .configurations.scaling import ScalePoint as ScalePoint
 from .configurations.scaling import Scaling as Scaling
 from .inputs.problem_setup import Terms as Terms
 from .models.arithmetic import Arithmetic as Arithmetic

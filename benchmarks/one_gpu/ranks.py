@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -104,7 +104,6 @@ def run(schedule: Schedule, source: GPT, device: str) -> tuple[dict[str, Any], S
         "measured_ms": result.measured.known_timing.makespan,
         "planned_on_own_times_ms": simulate(own).makespan,
         "host": max(rank.host for rank in told.ranks) / told.measured,
-        "causes_ms": asdict(told.causes) | {"slack": told.slack},
         "planned_peak": [rank.planned_peak for rank in told.ranks],
         "peak": result.peak_memory,
     }, own

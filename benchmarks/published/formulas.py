@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from pipeloom import Profile, StageProfile, build_family
-from pipeloom.ir import Timing, footprint
+from pipeloom.compiler import footprint
+from pipeloom.ir import Timing
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, plain, violations
 

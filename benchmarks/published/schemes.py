@@ -11,8 +11,8 @@ from functools import cache
 import numpy as np
 
 from pipeloom import Objective, Profile, Schedule, StageProfile, build_family, simulate
-from pipeloom.ir import Link, Links, footprint, traffic
-from pipeloom.ir.cost.transfer_order import in_sending_order
+from pipeloom.compiler import footprint
+from pipeloom.ir import Link, Links, in_sending_order, traffic
 
 from .assumed import GIB, Assumptions
 from .cells import NODE, Row

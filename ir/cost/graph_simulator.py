@@ -10,14 +10,13 @@ other in the order of the schedule's list.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import InvalidScheduleError
-from ..model.ops import FloatArray, IntArray, Op
+from ..model.ops import IntArray, Op
 from ..model.schedule import Schedule, Timing, Transfer
 from .dependency_graph import ScheduleGraph, Successors, undelayed
 from .event_kernels import Wires, first_come
@@ -35,7 +34,11 @@ def simulate_transfers(schedule: Schedule) -> Timing:
     if pulled(schedule.order):
         raise InvalidScheduleError(["R, O and L: expected none together with transfers or pairs"])
     graph, ops = ScheduleGraph.of(schedule), schedule.num_ops
-    start, end = player(graph)(graph.duration)
+    turns, nodes = transfer_wires(schedule).turns(), len(graph.duration)
+    edges = Successors.of([*graph.all_edges, undelayed(*turns)], nodes)
+    start, end = np.zeros((2, nodes))
+    if len(first_come(*edges, graph.duration, *Wires.of(nodes), True, start, end)) < nodes:
+        raise InvalidScheduleError(_stuck(graph, edges.missing > 0, turns))
     bounds = graph.offsets[1:-1]
     return Timing(
         tuple(np.split(start[:ops], bounds)),
@@ -43,27 +46,6 @@ def simulate_transfers(schedule: Schedule) -> Timing:
         peaks(schedule),
         np.stack([start[ops:], end[ops:]], axis=1),
     )
-
-
-def player(graph: ScheduleGraph) -> Callable[[FloatArray], tuple[FloatArray, FloatArray]]:
-    """Return a function that simulates ``graph`` with given durations of its N nodes.
-
-    The function takes the duration of each node, (N,), and returns the start and the end of each
-    node, (N,) each, all in ms. It raises InvalidScheduleError if nodes wait for each other.
-    """
-    turns, nodes = transfer_wires(graph.schedule).turns(), len(graph.duration)
-    successors = Successors.of([*graph.all_edges, undelayed(*turns)], nodes)
-    none = Wires.of(nodes)
-
-    def play(duration: FloatArray) -> tuple[FloatArray, FloatArray]:
-        start, end = np.zeros((2, nodes))
-        missing = successors.missing.copy()
-        edges = successors._replace(missing=missing)
-        if len(first_come(*edges, duration, *none, True, start, end)) < nodes:
-            raise InvalidScheduleError(_stuck(graph, missing > 0, turns))
-        return start, end
-
-    return play
 
 
 def _stuck(

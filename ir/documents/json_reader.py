@@ -42,10 +42,6 @@ _UNMARKED = {
 }
 """Descriptions of known files without the key ``format``, by a key that identifies them."""
 
-_NOT_JSON = dict.fromkeys((".yaml", ".yml", ".toml"), "it is not read; write it as JSON") | {
-    ".csv": "a profile is JSON; import reads a torch-csv of a schedule"
-}
-
 
 def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
     """Return the JSON object in ``given``, and its name in messages.
@@ -67,13 +63,7 @@ def read_json(path: str) -> dict[str, Any]:
     Raises InputError if it cannot be read or is not a JSON object.
     """
     name = named(path)
-    try:
-        value = parse_json(read_text(path), name)
-    except InputError as error:
-        kind = Path(path).suffix.lower()
-        if kind not in _NOT_JSON:
-            raise
-        raise InputError(*(f"{line} ({_NOT_JSON[kind]})" for line in error.errors)) from None
+    value = parse_json(read_text(path), name)
     if not isinstance(value, dict):
         raise InputError(f"{name}: expected a JSON object, got {show(value)}")
     return value

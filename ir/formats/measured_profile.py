@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -80,23 +79,6 @@ class Measurement:
             ],
             "t_comm": None if self.delay is None else self.delay.to_dict(),
         }
-
-
-MIDDLE_HALF = 1.349
-"""The interquartile range of a normal distribution, in standard deviations."""
-
-
-def spread_of(times: Mapping[OpKind, Figure]) -> float | None:
-    """The relative standard deviation of a stage's op times, or None if the samples do not vary.
-
-    For each kind of op except copies, it is estimated from the interquartile range, so that single
-    outliers have no effect. The result is the root mean square over the kinds, weighted by their
-    times, and at most 1.
-    """
-    figures = [times[kind] for kind in times if not kind.copies and times[kind].samples > 1]
-    total = math.fsum(figure.median for figure in figures)
-    squares = math.fsum(f.median * (f.spread / MIDDLE_HALF) ** 2 for f in figures)
-    return min(math.sqrt(squares / total), 1.0) if squares > 0 else None
 
 
 def fused_time(times: Mapping[OpKind, Figure]) -> float | None:

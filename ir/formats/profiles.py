@@ -108,14 +108,12 @@ class LayersFile(Profile):
     """The file of a profile by layers. The file may also have stages, which are ignored here."""
 
     REQUIRED = ("layers",)
-    ALSO = ("stages", "num_stages", "spread")
+    ALSO = ("stages", "num_stages")
 
     layers: tuple[LayerEntry, ...] = ()
 
     @classmethod
     def _before(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        if info.context is not None:
-            info.context["spread"] = data.get("spread")
         return {k: v for k, v in data.items() if k != "num_stages"} | {"stages": []}
 
     def _after(self, info: ValidationInfo) -> Profile:
@@ -131,7 +129,7 @@ class LayersFile(Profile):
         raise_faults(_twice("name", names))
         raise_faults(_twice("modules", modules))
         places = {name: place for place, name in enumerate(names)}
-        return self._of(pieces, places, "layer", info)
+        return self._of(pieces, places, "names of layers", info)
 
 
 def _twice(key: str, names: Sequence[str]) -> Iterator[DocumentFault]:

@@ -73,21 +73,8 @@ def joined(stages: Sequence[StageProfile]) -> StageProfile:
     if any(stage.t_bw is not None for stage in stages):
         total["t_bw"] = sum(stage.fused for stage in stages)
     total["offload_bytes"] = _offloaded(stages)
-    total["spread"] = _spread(stages)
     layers = tuple(chain.from_iterable(stage.layers for stage in stages))
     return replace(stages[-1], **total, layers=layers)
-
-
-def _spread(stages: Sequence[StageProfile]) -> float | None:
-    """The time-weighted mean of the stages' spreads, or None if no stage has one.
-
-    This treats the parts of an op as fully correlated. An unknown spread counts as 0.
-    """
-    if all(stage.spread is None for stage in stages):
-        return None
-    times = [stage.t_f + stage.t_b + stage.t_w for stage in stages]
-    parts = zip(stages, times, strict=True)
-    return sum((stage.spread or 0.0) * time for stage, time in parts) / (sum(times) or 1.0)
 
 
 def _at_once(stages: Sequence[StageProfile]) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -96,8 +96,6 @@ def _a_list(value: Any) -> Any:
 
 
 _DELAYS = TypeAdapter(tuple[tuple[Unbounded, ...], ...])
-_SPREAD: TypeAlias = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
-_SPREADS = TypeAdapter(list[_SPREAD])
 Delays: TypeAlias = float | tuple[tuple[float, ...], ...] | None
 
 
@@ -122,7 +120,7 @@ class Profile(Struct):
     """
 
     FORMAT = PROFILE
-    ALSO: ClassVar[tuple[str, ...]] = ("layers", "spread")
+    ALSO: ClassVar[tuple[str, ...]] = ("layers",)
 
     stages: tuple[StageProfile, ...]
     ranks: Annotated[
@@ -160,12 +158,10 @@ class Profile(Struct):
             words = f"{len(entries)}, the number of entries in stages, or one shared entry"
             found.append(DocumentFault(("num_stages",), wrong(words), number))
         raise_faults(found)
-        if info.context is not None:
-            info.context["spread"] = data.get("spread")
         return data
 
     def _after(self, info: ValidationInfo) -> Profile:
-        """Check what depends on the number of stages; return the profile with ties and spread."""
+        """Check what depends on the number of stages; return the profile with its ties."""
         number = self.num_stages
         if self.max_stages is not None and self.max_stages < number:
             words = f"at least {number}, the number of stages"
@@ -175,33 +171,24 @@ class Profile(Struct):
         places: dict[Any, int] = {stage: stage for stage in range(number)}
         for s, stage in enumerate(self.stages):
             places |= {layer.name: s for layer in stage.layers}
-        return self._of(self.stages, places, "stage", info)
+        return self._of(self.stages, places, f"stages of 0..{number - 1}", info)
 
     def _of(
-        self, stages: Sequence[StageProfile], places: dict[Any, int], one: str, info: ValidationInfo
+        self,
+        stages: Sequence[StageProfile],
+        places: dict[Any, int],
+        what: str,
+        info: ValidationInfo,
     ) -> Profile:
-        """The profile with ``stages`` (stages or layers), and with the file's ties and spread.
+        """The profile with ``stages`` (stages or layers), and with the file's ties.
 
         ``places``: the index of the stage or layer for each number or name that ``tied`` may have.
-        ``one``: what ``stages`` are called in messages, ``stage`` or ``layer``.
+        ``what``: what ``tied`` lists, as in messages.
         """
-        context, number = info.context or {}, len(stages)
-        what = "names of layers" if one == "layer" else f"stages of 0..{number - 1}"
         ties, faults = ties_of(self.tied, places, what)
-        spread = context.pop("spread", None)
-        each = spread if isinstance(spread, list) else [spread] * number
-        try:
-            each = each if spread is None else _SPREADS.validate_python(each)
-        except ValidationError:
-            each = []
-        if len(each) != number:
-            words = f"a number from 0 to 1, or a list of {number} of them, one per {one}"
-            faults.append(DocumentFault(("spread",), wrong(words), spread))
         raise_faults(faults)
-        if spread is not None:
-            pairs = zip(stages, each, strict=True)
-            stages = [stage.changed(partial(replace, spread=own)) for stage, own in pairs]
-        return replace(self, stages=tuple(stages), tied=ties, microbatches=context.get("each"))
+        each = (info.context or {}).get("each")
+        return replace(self, stages=tuple(stages), tied=ties, microbatches=each)
 
     def values(self) -> dict[str, Any]:
         stages: list[Any] = list(self.stages)
@@ -212,7 +199,6 @@ class Profile(Struct):
             "stages": stages,
             # otherwise a reader would repeat the stage on all ranks
             "num_stages": 1 if self.num_stages == 1 else None,
-            "spread": _spread_in_file(self.stages),
         }
 
     def __post_init__(self) -> None:
@@ -353,10 +339,3 @@ def check_limit(limit: object) -> None:
     """Raise InputError unless ``limit`` is a number >= 0 or infinity."""
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
         raise InputError(f"memory_limit: expected a number >= 0 or inf, got {limit!r}")
-
-
-def _spread_in_file(stages: Sequence[StageProfile]) -> float | list[float] | None:
-    each = [stage.spread or 0.0 for stage in stages]
-    if all(stage.spread is None for stage in stages):
-        return None
-    return each[0] if len(set(each)) == 1 else each

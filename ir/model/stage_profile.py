@@ -12,7 +12,6 @@ from pydantic import Field, ValidationInfo
 from ..documents.fields import Cost, Each, MaybeEach
 from ..documents.struct import IN_MEMORY, Struct
 from ..documents.validation import DocumentFault, raise_faults, said, wrong
-from ..errors import show
 from ..units import counted
 from .layers import Layer
 
@@ -47,7 +46,7 @@ class StageProfile(Struct):
 
     ``each``: one profile per microbatch if microbatches differ, otherwise empty. The fields of this
     profile are then the means over the microbatches, and in files the keys in :data:`EACH` are
-    lists. ``spread``: relative standard deviation of the op times (:mod:`..cost.spread`), if known.
+    lists.
     """
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("m_b", "m_w")
@@ -69,14 +68,6 @@ class StageProfile(Struct):
     offload_bytes: MaybeEach = None
     t_bw: MaybeEach = None
     each: Annotated[tuple[StageProfile, ...], IN_MEMORY] = ()
-    spread: Annotated[float | None, IN_MEMORY] = None
-
-    @classmethod
-    def _before(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        if data.get("spread") is not None:
-            line = "expected it next to stages or layers, a number or one each"
-            raise_faults([DocumentFault(("spread",), said(f"{line}, got {show(data['spread'])}"))])
-        return data
 
     def _after(self, info: ValidationInfo) -> StageProfile:
         """Return the stage, with one profile per microbatch if at least one field is a list.
@@ -89,7 +80,8 @@ class StageProfile(Struct):
         lists = {key: value for key in EACH if isinstance(value := getattr(self, key), list)}
         each: Sequence[StageProfile] = [self]
         if lists:
-            number = (info.context or {}).setdefault("each", len(next(iter(lists.values()))))
+            context = {} if info.context is None else info.context
+            number = context.setdefault("each", len(next(iter(lists.values()))))
             line = f"expected a number, or a list of {number} as before, one per microbatch, got"
             raise_faults(
                 DocumentFault((key,), said(f"{line} {counted(len(value), 'number')}"))

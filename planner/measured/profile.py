@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from pipeloom.ir.documents.fields import MOST_RANKS, MOST_STAGES
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time, spread_of
+from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
@@ -232,7 +232,6 @@ def _stage(
         t_bw=fused_time(times) if both else None,
         t_fb=None,
         t_r=kept.t_r if again is None or kept.m_r is None else again.median,
-        spread=spread_of(times),
     )
 
 

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pipeloom.ir.cost.memory_footprint import footprint
+from pipeloom.compiler.memory_footprint import footprint
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.links import Link, Links, Sharing
 from pipeloom.ir.model.ops import FloatArray, OpKind

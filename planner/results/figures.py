@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeloom.ir.cost.memory_footprint import Footprint, footprint
+from pipeloom.compiler.memory_footprint import Footprint, footprint
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.cost.traffic import activation_traffic, over_wires, traffic

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pipeloom.ir.cost.memory_footprint import footprint
+from pipeloom.compiler.memory_footprint import footprint
 from pipeloom.solver.core.options import Order, SolveOptions
 from pipeloom.solver.optimize import optimize
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pipeloom.ir.litter import tied_to_parent
+from pipeloom.ir.child_processes import tied_to_parent
 
 from ..device import set_gpu
 from ..transport.making import meet

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time, spread_of
+from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
 
@@ -94,13 +94,14 @@ def measurement(
 
 
 def _stage(parts: Sequence[StagePart], times: Mapping[OpKind, Figure]) -> StageProfile:
-    sizes = {key: float(max(part.sizes[key] for part in parts)) for key in parts[0].sizes}
-    more: dict[str, Any] = {"spread": spread_of(times), **sizes}
+    sizes: dict[str, Any] = {
+        key: float(max(part.sizes[key] for part in parts)) for key in parts[0].sizes
+    }
     return StageProfile(
         times[OpKind.F].median,
         times[OpKind.B].median,
         times[OpKind.W].median,
         t_r=times[OpKind.R].median if OpKind.R in times else None,
         t_bw=fused_time(times),
-        **more,
+        **sizes,
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.cost.spread import ExpectedMakespan
 from pipeloom.ir.formats import dump_schedule, load_program
 from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.ir.model.program import Program
@@ -65,15 +64,6 @@ class RunResult:
     measured_step: int = 0
 
     @property
-    def expected(self) -> ExpectedMakespan | None:
-        """The distribution of makespans that the spread of the profile's op times predicts.
-
-        It is compared with the measured makespan. None if the profile has no spread.
-        """
-        timing = self.measured.timing
-        return None if timing is None else ExpectedMakespan.of(self.planned, timing.makespan)
-
-    @property
     def note(self) -> str | None:
         """All of ``notes`` in one line; None if there are none."""
         return "; ".join(self.notes) or None
@@ -95,7 +85,6 @@ class RunResult:
             "planned": _figures(self.planned),
             "measured": _figures(self.measured),
             "measured_step": self.measured_step,
-            "expected": None if (expected := self.expected) is None else asdict(expected),
             "note": self.note,
         }
 

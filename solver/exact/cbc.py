@@ -12,23 +12,21 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import pulp
 
-from pipeloom.ir.litter import own, remove_litter, tied_to_parent
+from pipeloom.ir.child_processes import tied_to_parent
 
 from ..core.stopping import StoppingCriterion, TimeLimit
 
-PREFIX = "pipeloom-cbc-"  # of the names of folders
 _POLL = 0.05  # seconds between two calls of should_stop
 _GRACE = 3.0  # seconds for CBC to end after its time limit, and after an interrupt
 _BOUND = re.compile(r"^Lower bound:\s+(\S+)$", re.MULTILINE)
-_running: WeakSet[subprocess.Popen[bytes]] = WeakSet()
+_running: WeakKeyDictionary[subprocess.Popen[bytes], Path] = WeakKeyDictionary()  # folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,8 @@ def run_cbc(
         command += [f"-{name}", str(value)]
     command += ["-mips", "start.sol", "-solve"]
     command += ["-printingOptions", "all", "-solution", "solution.sol"]
-    with _own_folder() as path:
+    with tempfile.TemporaryDirectory(prefix="pipeloom-cbc-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder)
         lp.writeMPS(str(path / "model.mps"))
         rows = [f"{i} {name} {value!r} 0" for i, (name, value) in enumerate(start.items())]
         lines = ["Stopped on time - objective value 0", *rows, ""]
@@ -84,7 +83,7 @@ def run_cbc(
                 start_new_session=True,
                 preexec_fn=tied_to_parent(),  # noqa: PLW1509 - only a call into libc
             )
-            _running.add(process)
+            _running[process] = path
             try:
                 _wait(process, seconds, should_stop)
             finally:
@@ -93,27 +92,15 @@ def run_cbc(
         return _read((path / "log").read_text(errors="replace"), path / "solution.sol")
 
 
-@contextmanager
-def _own_folder() -> Iterator[Path]:
-    """A context manager that creates a folder, and deletes it at the end of the context.
-
-    Folders that ended processes have left behind are deleted first.
-    """
-    remove_litter(PREFIX)
-    with tempfile.TemporaryDirectory(prefix=own(PREFIX), ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-
-
 def end_all() -> None:
     """Kill the CBC processes that this process has started, and delete their folders.
 
     This is for a process that exits without waiting for its threads. A thread that runs CBC
     otherwise does the same at its end.
     """
-    for process in list(_running):
+    for process, folder in list(_running.items()):
         process.kill()
         process.wait()
-    for folder in Path(tempfile.gettempdir()).glob(f"{own(PREFIX)}*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 

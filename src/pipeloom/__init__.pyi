@@ -1,4 +1,4 @@
-from .compiler import compile_schedule as compile_schedule
+from .compiler.compile import compile_schedule as compile_schedule
 from .ir.cost.simulator import simulate as simulate
 from .ir.errors import InfeasibleError as InfeasibleError
 from .ir.errors import InputError as InputError

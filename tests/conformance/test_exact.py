@@ -16,7 +16,6 @@ import pytest
 from ortools.sat.python import cp_model
 
 from pipeloom.ir import Placement, Problem, Profile, Schedule, StageProfile, parse_order, timed
-from pipeloom.ir.litter import own, remove_litter
 from pipeloom.solver import (
     BACKENDS,
     NEVER,
@@ -29,7 +28,6 @@ from pipeloom.solver import (
     one_at_a_time,
 )
 from pipeloom.solver.exact import cbc
-from pipeloom.solver.exact.cbc import PREFIX
 from pipeloom.solver.exact.cp_sat import exact_model
 from pipeloom.solver.exact.cp_sat_thread import CpSatThread
 from pipeloom.solver.exact.instance import all_orders, all_positions
@@ -227,11 +225,3 @@ def test_presolving_proves_no_bound_above_a_schedule() -> None:
             pass
     assert search.bound is not None
     assert search.bound / model.ticks.per_unit <= known.known_timing.period
-
-
-def test_folders_of_solves_that_run_and_of_other_machines_are_kept(tmp_path: Path) -> None:
-    names = {f"{own(PREFIX)}of-a-solve-that-runs", f"{PREFIX}99999999-of-another-machine"}
-    for name in names:
-        (tmp_path / name).mkdir()
-    remove_litter(PREFIX, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == names

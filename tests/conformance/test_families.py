@@ -31,6 +31,7 @@ from pipeloom import (
     load_schedule,
     verify_schedule,
 )
+from pipeloom.compiler import footprint
 from pipeloom.ir import (
     DataParallel,
     Link,
@@ -38,7 +39,6 @@ from pipeloom.ir import (
     Passing,
     Sharing,
     Timing,
-    footprint,
     format_order,
     step_time,
     traffic,

@@ -54,9 +54,7 @@ _RICH = replace(
     barrier=True,
 )
 _TINY = replace(_PLAIN, stages=(replace(_STAGE, t_f=0.0, t_b=1e-9, t_w=0.0),) * 2)
-_AGAIN = replace(
-    _PLAIN, stages=tuple(replace(_STAGE, t_r=0.4, m_r=0.25, spread=each) for each in (0.05, 0.2))
-)
+_AGAIN = replace(_PLAIN, stages=(replace(_STAGE, t_r=0.4, m_r=0.25),) * 2)
 _MOVED = replace(
     _RICH, stages=(replace(_STAGE, m_o=0.25, offload_bytes=0.5),) * 4, data_parallel=None, tied=()
 )
@@ -66,7 +64,7 @@ _LISTS = {"t_f": [1.0, 2.0, 0.5], "m_b": [1.0, 2.0, 0.5], "activation_bytes": [8
 _UNLIKE = [
     dump_profile(_PLAIN)
     | {"stages": [dump_profile(_PLAIN)["stages"][0] | _LISTS], "num_stages": 2},
-    _LAYERS | {"layers": [layer | _LISTS for layer in _LAYERS["layers"]], "spread": 0.1},
+    _LAYERS | {"layers": [layer | _LISTS for layer in _LAYERS["layers"]]},
 ]
 
 

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from random import Random
 
-from pipeloom.compiler import compile_schedule
+from pipeloom.compiler import compile_schedule, footprint
 from pipeloom.ir import (
     Compute,
     Free,
@@ -34,7 +34,6 @@ from pipeloom.ir import (
     TransferKind,
     WaitReceive,
     WaitSend,
-    footprint,
     holders,
     journeys,
     owned,

@@ -1,7 +1,7 @@
 """Draws schedules and programs in the terminal, or as SVG, HTML, PNG or a Chrome trace.
 
 Several files, such as a planned and a measured schedule, are drawn below each other with one time
-scale. --measured also lists by cause, rank and op where the run took longer than planned.
+scale. --measured also lists where each rank's time went.
 
 example:
   pipeloom show schedule.json
@@ -40,7 +40,7 @@ class ShowCommand(Command):
     .txt; the terminal by default"""
     measured: str | None = option("TRACE")
     """file written by run --trace for the same schedule: also draw it, below the planned one, and
-    list where the run took longer"""
+    list where each rank's time went"""
     memory: bool = option(default=False)
     """draw the memory of each rank over time below each timeline"""
     kind: str | None = option(kind=choice(*PICTURES.values()), names=("--as",))

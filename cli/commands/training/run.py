@@ -141,7 +141,6 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
         ("planned", summary(result.planned)),
         ("measured", f"{summary(result.measured)} (step {result.measured_step})"),
         ("outside ops", f"{_outside(result)} of step {result.measured_step}: inputs, optimizer"),
-        *([("expected", str(expected))] if (expected := result.expected) is not None else []),
         *([("replicas", _replicas(result))] if result.replicas > 1 else []),
         ("peak memory", f"{', '.join(map(amount, result.peak_memory))} (bytes, rank by rank)"),
         *(("note", note) for note in result.notes),

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import pipeloom
 from pipeloom import InfeasibleError, InputError, Profile, StageProfile
-from pipeloom.ir import LayeredProfile, footprint
+from pipeloom.compiler import footprint
+from pipeloom.ir import LayeredProfile
 from tests.support.layered_profiles import equal_blocks, layered, with_ends
 
 TIME = st.one_of(st.sampled_from([0.0, 1.0, 3.0]), st.floats(0.1, 3.0))

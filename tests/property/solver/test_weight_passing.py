@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeloom.compiler import compile_schedule
+from pipeloom.compiler import compile_schedule, footprint
 from pipeloom.ir import (
     InfeasibleError,
     InvalidScheduleError,
@@ -31,7 +31,6 @@ from pipeloom.ir import (
     Transfer,
     dump_program,
     dump_schedule,
-    footprint,
     in_sending_order,
     journeys,
     parse_schedule,

@@ -1,21 +1,13 @@
-"""Memory of each rank, bytes over each wire, makespans with random op times."""
+"""Memory of each rank, bytes over each wire."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
-from pipeloom.compiler import compile_schedule
+from pipeloom.compiler import compile_schedule, footprint
 from pipeloom.ir import (
-    ExpectedMakespan,
     Profile,
-    Schedule,
     StageProfile,
-    footprint,
-    sampled_makespans,
-    simulate,
     traffic,
 )
 from pipeloom.solver import build_family, replicate
@@ -74,52 +66,3 @@ def test_gradients_of_replicas_are_summed_round_a_ring() -> None:
     share = 3 * 2 * 2 / 3 * 7
     ring = [[0, share, 0], [0, 0, share], [share, 0, 0]]
     assert all_replicated.tolist() == [pytest.approx(row) for row in ring]
-
-
-# makespans with random op times: without spread as simulated, random draws, a measured one --------
-
-
-STAGES = tuple(StageProfile(2.0 + s % 3, 3.0, 1.5 + s % 2, activation_bytes=1e6) for s in range(4))
-PROFILE = Profile(STAGES, 4, t_comm=0.25)
-INFINITE = float("inf")
-
-
-def built(family: str, microbatches: int = 8) -> Schedule:
-    return build_family(family, PROFILE, microbatches, memory_limit=INFINITE)
-
-
-@pytest.mark.parametrize(
-    "family", ["1f1b", "zb-h1", "interleaved-1f1b:2", "zb-v", "chimera", "weipipe-interleave"]
-)
-def test_without_spread_each_sample_takes_what_the_simulator_says(family: str) -> None:
-    schedule = built(family)
-    found = sampled_makespans(schedule, [0.0] * schedule.problem.stages, samples=3)
-    assert found == pytest.approx([simulate(schedule).makespan] * 3)
-
-
-def test_op_times_have_the_profile_s_as_mean_and_the_spread_and_follow_the_seed() -> None:
-    """The makespan of one rank is the sum of its op times."""
-    schedule = build_family("1f1b", replace(PROFILE, stages=STAGES[:1], ranks=1), 4, memory_limit=9)
-    (times,) = simulate(schedule).took
-    found = sampled_makespans(schedule, [0.2], samples=20_000)
-    assert found.mean() == pytest.approx(times.sum(), rel=0.002)
-    assert found.std() == pytest.approx(0.2 * np.sqrt(np.square(times).sum()), rel=0.02)
-    first, again, other = (
-        sampled_makespans(schedule, [0.2], samples=9, seed=seed) for seed in (1, 1, 2)
-    )
-    assert (first == again).all()
-    assert (first != other).all()
-
-
-def test_a_measured_makespan_has_its_place_among_those_expected() -> None:
-    schedule = built("1f1b")
-    assert ExpectedMakespan.of(schedule, 1.0) is None
-    stages = tuple(replace(stage, spread=0.1) for stage in STAGES)
-    problem = replace(schedule.problem, profile=replace(PROFILE, stages=stages))
-    spread = replace(schedule, problem=problem)
-    found = ExpectedMakespan.of(spread, 0.0)
-    assert found is not None
-    assert simulate(schedule).makespan < found.mean < found.p95
-    shares = [ExpectedMakespan.of(spread, by) for by in (found.p95, 2 * found.p95)]
-    assert [one.share_below for one in shares if one] == pytest.approx([0.95, 1.0], abs=0.01)
-    assert "measured above 0% of simulated steps" in str(found)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeloom import build
+from pipeloom.compiler import footprint
 from pipeloom.ir import (
     InfeasibleError,
     Op,
@@ -14,7 +15,6 @@ from pipeloom.ir import (
     Profile,
     Schedule,
     StageProfile,
-    footprint,
     pack,
     staleness,
     unpack,

@@ -66,17 +66,6 @@ def test_chunks_of_the_last_stage_send_what_it_receives(sent: float | None) -> N
     assert [last_chunk.at(j).activation_bytes for j in range(2)] == [1e6, 3e6]
 
 
-def test_a_spread_is_of_all_stages_or_of_each_and_follows_them() -> None:
-    document = dump_profile(Profile((STAGE,) * 3, 3))
-    assert "spread" not in document
-    for given, each in ((0.05, [0.05] * 3), ([0.1, 0, 1], [0.1, 0.0, 1.0])):
-        profile = parse_profile({**document, "spread": given}, "profile")
-        assert [stage.spread for stage in profile.stages] == each
-        assert dump_profile(profile)["spread"] == given
-        assert parse_profile(dump_profile(profile), "again") == profile
-        assert [stage.spread for stage in profile.split(2).stages] == np.repeat(each, 2).tolist()
-
-
 # links: delays and shared wires, the same for all readers of a profile
 # ------------------------------
 

@@ -112,9 +112,6 @@ def test_the_measured_run_of_primus_is_two_percent_above_its_simulation() -> Non
     iterations = json.loads(PRIMUS.read_text())["iterations"].values()
     measured = statistics.median(rows[0]["total"] for rows in iterations)
     assert 0.97 < simulated.makespan / measured < 0.99
-    # from the interquartile range, so that the outlier F with five times its median does not count
-    spreads = [stage.spread or 0.0 for stage in found.profile.stages]
-    assert 0.001 < min(spreads) < max(spreads) < 0.03
 
 
 def test_primus_files_of_each_rank_may_have_chunks_and_weight_gradients(tmp_path: Path) -> None:

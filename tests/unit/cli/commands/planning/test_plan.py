@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -161,7 +160,6 @@ def test_weak_scaling_has_the_batch_grow_and_strong_scaling_has_it_stay(tmp_path
     bubbles = [p.parts["bubble"] / sum(p.parts.values()) for p in strong.points[:2]]
     assert bubbles[1] > bubbles[0]
     strong.write(tmp_path)
-    ElementTree.parse(tmp_path / "scaling.svg")
     known = json.loads((tmp_path / "scaling.json").read_text())["points"]
     assert [row["efficiency"] for row in known[:2]] == [1.0, far]
     assert strong.points[2].plan is None
@@ -171,6 +169,5 @@ def test_weak_scaling_has_the_batch_grow_and_strong_scaling_has_it_stay(tmp_path
         assert sum(parts.values()) == pytest.approx(found["step_ms"])
         assert parts == found["parts_ms"]
         assert min(parts.values()) >= 0 < parts["uneven"]  # the head is on the last rank
-        assert sum(point.bar().parts.values()) == pytest.approx(1e6 / point.tokens)
     with pytest.raises(InfeasibleError, match="memory"):
         scaled(scale=[4], seq=131072, recompute="none")
