@@ -51,9 +51,8 @@ class Instance:
 def table5() -> Iterator[Instance]:
     """The twelve rows of table 5 at six memory limits. The time limit is 10 s on 8 ranks and 30 s
     on more."""
-    for row in load_rows():
-        for share in SHARES:
-            yield _of_row(row, share, 10.0 if row.profile.ranks <= 8 else 30.0)
+    for row, share in product(load_rows(), SHARES):
+        yield _of_row(row, share, 10.0 if row.profile.ranks <= 8 else 30.0)
 
 
 def below() -> Iterator[Instance]:
