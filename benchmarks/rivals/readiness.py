@@ -15,12 +15,13 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from pipeloom import Objective, Placement, Problem, Profile, StageProfile, solve
+from pipeloom import Objective, Placement, Problem, Profile, solve
 from pipeloom.ir import Costs, Op, OpKind, kernel, pack
 from pipeloom.ir.model.ops import FloatArray, IntArray, fields_of, offsets_of
 from pipeloom.solver import find_family
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, plain
+from ..gaps.unequal import KINDS, T_F
 
 PART, SEED, DRAWS, WORK = "readiness", 41, 40, 30.0
 SPREADS = ("0 %", "3 %", "8 %", "15 %", "30 %", "2 % of ops x 3", "microbatches 50 %")
@@ -52,8 +53,9 @@ class Lists(NamedTuple):
     """The list of each rank, one after the other, with the arrays of a problem's costs.
 
     ``ops``: kind, stage and microbatch of each op, (3, N). ``first``: where each rank's ops begin,
-    (P + 1,). ``gap``: how long a rank idles before each op in the plan, (N,). ``delta``: what an op
-    adds to the memory of its rank, (4, S). The other fields are those of :class:`pipeloom.ir.Costs`.
+    (P + 1,). ``gap``: how long the rank idles before each op in the plan, (N,). ``delta``: what an
+    op adds to the memory of its rank, (4, S). The other fields are those of
+    :class:`pipeloom.ir.Costs`.
     """
 
     ops: IntArray
@@ -147,30 +149,25 @@ def _chosen(  # noqa: PLR0917
 
 @cache
 def lists_of(ranks: int, limit: int, rounds: int, delay: float, equal: bool) -> dict[str, Lists]:
-    """The lists for a problem, by schedule. T_F : T_B : T_W is 3 : 3 : 2.
+    """The lists for the 6.2B model of the Zero Bubble paper, by schedule.
 
     ``limit``: in units of P x M_B. ``rounds``: M / P. ``delay``: in units of T_F. ``equal``:
-    whether stages take the same time; if not, they differ by up to 30 %.
+    whether stages take the same time; if not, times differ by up to 20 %.
     """
-    found = {}
+    found, count, most = dict[str, Lists](), rounds * ranks, (float(limit * ranks),) * ranks
+    stages, _ = KINDS["slow-link" if equal else "times"](ranks, np.random.default_rng(SEED))
     for name, chunks in CHUNKS.items():
-        unequal = np.random.default_rng([SEED, ranks, chunks]).uniform(0.7, 1.3, chunks * ranks)
-        times = (np.ones(chunks * ranks) if equal else unequal) / chunks
-        sizes = 1.0 / chunks, 0.43 / chunks
-        stages = tuple(StageProfile(x, x, x / 1.5, *sizes) for x in times.tolist())
-        place = Placement.linear if chunks == 1 else Placement.v
-        most = (float(limit * ranks),) * ranks
-        problem = Problem(
-            Profile(stages, ranks, delay), rounds * ranks, place(ranks), most, Objective.MAKESPAN
-        )
+        profile = Profile(stages, ranks, delay * T_F).split(chunks)
+        placement = (Placement.linear if chunks == 1 else Placement.v)(ranks)
+        problem = Problem(profile, count, placement, most, Objective.MAKESPAN)
         ours = name.startswith("ours")
         made = solve(problem, work_limit=WORK) if ours else find_family(name).build(problem)
         spans = zip(made.known_timing.start, made.known_timing.end, strict=True)
         gap = np.concatenate([start - np.append(0.0, end[:-1]) for start, end in spans])
         found[name] = Lists.of(problem, made.order, gap)
         if name == "ours":
-            kinds, every = (OpKind.B, OpKind.F, OpKind.W), range(rounds * ranks)
-            rows = ([Op(kind, s, j) for kind in kinds for j in every] for s in range(ranks))
+            kinds = (OpKind.B, OpKind.F, OpKind.W)
+            rows = ([Op(kind, s, j) for kind in kinds for j in range(count)] for s in range(ranks))
             found["bfw"] = Lists.of(problem, [pack(row) for row in rows], gap)
     return found
 

@@ -100,7 +100,7 @@ def test_a_name_that_is_none_is_refused() -> None:
 
 def makespan(rows: list[list[float]]) -> float:
     """Of ops (rank, start, end, kind, stage, microbatch) of 8 microbatches on 4 ranks, after checks
-    of everything. M_B is 1 on a rank with one stage, and M_W 43 % of it."""
+    of everything. M_B is 1 on a rank with one stage, and M_W .432 of it."""
     done = {("FBWB"[int(k)], s, j): (end, rank) for rank, _, end, k, s, j in rows}
     stages = 1 + int(max(row[4] for row in rows))
     assert len(rows) == len(done) == len({kind for kind, *_ in done}) * stages * 8
@@ -109,9 +109,9 @@ def makespan(rows: list[list[float]]) -> float:
         for rank, start, end, kind, s, j in own:
             needed = {0: [("F", s - 1)], 2: [("B", s)]}.get(int(kind), [("F", s), ("B", s + 1)])
             inputs = [done[k, t, j] for k, t in needed if 0 <= t < stages]
-            came = [end + 0.05 * (source != rank) for end, source in inputs]
-            assert start == pytest.approx(max(free, *came, 0.0), abs=1e-9)
-            free, held = end, held + 4 / stages * (1, -0.57, -0.43, -1)[int(kind)]
+            came = [end + 0.05 * 29.718 * (source != rank) for end, source in inputs]
+            assert start == pytest.approx(max(free, *came, 0.0), abs=1e-6)
+            free, held = end, held + 4 / stages * (1, -0.568, -0.432, -1)[int(kind)]
             assert held <= 4 + 1e-9
     return max(row[2] for row in rows)
 
