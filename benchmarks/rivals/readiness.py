@@ -21,7 +21,7 @@ from pipeloom.ir.model.ops import FloatArray, IntArray, fields_of, offsets_of
 from pipeloom.solver import find_family
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, plain
-from ..gaps.unequal import KINDS, T_F
+from ..gaps.unequal import T_F, equal_stages, times
 
 PART, SEED, DRAWS, WORK = "readiness", 41, 40, 30.0
 SPREADS = ("0 %", "3 %", "8 %", "15 %", "30 %", "2 % of ops x 3", "microbatches 50 %")
@@ -155,7 +155,7 @@ def lists_of(ranks: int, limit: int, rounds: int, delay: float, equal: bool) -> 
     whether stages take the same time; if not, times differ by up to 20 %.
     """
     found, count, most = dict[str, Lists](), rounds * ranks, (float(limit * ranks),) * ranks
-    stages, _ = KINDS["slow-link" if equal else "times"](ranks, np.random.default_rng(SEED))
+    stages = equal_stages(ranks) if equal else times(ranks, np.random.default_rng(SEED))[0]
     for name, chunks in CHUNKS.items():
         profile = Profile(stages, ranks, delay * T_F).split(chunks)
         placement = (Placement.linear if chunks == 1 else Placement.v)(ranks)
