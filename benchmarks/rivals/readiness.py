@@ -29,22 +29,16 @@ MEASURED, ENOUGH = ("3 %", "8 %"), 2
 CHUNKS = {"ours": 1, "ours, V": 2, "1f1b": 1, "zb-h1": 1, "zb-v": 2}
 """The number of stages per rank, by schedule."""
 EPS, ALL, F, W = 1e-9, 1 << 30, int(OpKind.F), int(OpKind.W)
-Policy: TypeAlias = tuple[int, bool, bool, bool]
+Policy: TypeAlias = tuple[int, bool, bool]
 """The number of ops at the head of its list that a rank considers; whether it considers only W's
-besides the first op; whether it first waits as long as planned before it passes the first op; and
-whether the rest of the list, in its order, must fit in memory afterwards.
+besides the first op; and whether the rest of the list, in its order, must fit in memory afterwards.
 
 The last condition excludes deadlocks: what is left can always run in the order of the lists. There
 it fits in memory, and its dependencies are some of those of the schedule.
 """
-FIXED: Policy = (1, False, False, True)
-POLICIES: dict[str, Policy] = {
-    "ready": (ALL, False, False, True),
-    "patient": (ALL, False, True, True),
-    "one ahead": (2, False, False, True),
-    "W's": (ALL, True, False, True),
-}
-BFW: Policy = (ALL, False, False, False)
+FIXED: Policy = (1, False, True)
+POLICIES = {"ready": (ALL, False, True), "one ahead": (2, False, True), "W's": (ALL, True, True)}
+BFW: Policy = (ALL, False, False)
 """RRFP's default: B's before F's before W's. With one stage per rank, F's run in the order of
 microbatches, and the first microbatch that is not done can always continue."""
 
@@ -53,14 +47,12 @@ class Lists(NamedTuple):
     """The list of each rank, one after the other, with the arrays of a problem's costs.
 
     ``ops``: kind, stage and microbatch of each op, (3, N). ``first``: where each rank's ops begin,
-    (P + 1,). ``gap``: how long the rank idles before each op in the plan, (N,). ``delta``: what an
-    op adds to the memory of its rank, (4, S). The other fields are those of
-    :class:`pipeloom.ir.Costs`.
+    (P + 1,). ``delta``: what an op adds to the memory of its rank, (4, S). The other fields are
+    those of :class:`pipeloom.ir.Costs`.
     """
 
     ops: IntArray
     first: IntArray
-    gap: FloatArray
     delta: FloatArray
     times: FloatArray
     owner: IntArray
@@ -69,12 +61,12 @@ class Lists(NamedTuple):
     limit: FloatArray
 
     @classmethod
-    def of(cls, problem: Problem, order: Sequence[IntArray], gap: FloatArray) -> Lists:
+    def of(cls, problem: Problem, order: Sequence[IntArray]) -> Lists:
         ops = np.stack(fields_of(np.concatenate(order).astype(np.int64)))
         c = Costs.of(problem)
         delta = np.stack([c.m_b, c.m_w - c.m_b, -c.m_w, -c.m_b])
         more = (c.durations[:3], c.owner, c.into_f, c.into_b, c.limit)
-        return cls(ops, offsets_of(order), gap, delta, *more)
+        return cls(ops, offsets_of(order), delta, *more)
 
     def run(self, factors: FloatArray, policy: Policy) -> tuple[FloatArray, FloatArray]:
         """Start and end of each op, (N,). ``factors``: on the times of F, B and W, (3, S, M)."""
@@ -120,8 +112,8 @@ def _chosen(  # noqa: PLR0917
     policy: Policy,
 ) -> tuple[int, float]:  # fmt: skip
     """The op that a rank starts next, and when; -1 and infinity if no op can start yet."""
-    window, only_w, patient, safe = policy
-    high, head, best, when, wait = held, True, -1, np.inf, 0.0
+    window, only_w, safe = policy
+    high, head, best, when = held, True, -1, np.inf
     for n in range(lists.first[rank], lists.first[rank + 1]):
         if start[n] >= 0.0:
             continue
@@ -132,12 +124,10 @@ def _chosen(  # noqa: PLR0917
             came = end[1, s, j]
         else:
             came = max(end[0, s + 1, j], end[1, s + 1, j] + lists.into_b[s, j])
-        came = max(came, free, wait)
+        came = max(came, free)
         fits = high + lists.delta[kind, s] <= lists.limit[rank] + EPS
         if fits and (head or kind == W or not only_w) and came < when - EPS:
             best, when = n, came
-        if head and patient:
-            wait = free + lists.gap[n]
         window, head = window - 1, False
         if window == 0 or when <= free:
             break
@@ -162,13 +152,11 @@ def lists_of(ranks: int, limit: int, rounds: int, delay: float, equal: bool) -> 
         problem = Problem(profile, count, placement, most, Objective.MAKESPAN)
         ours = name.startswith("ours")
         made = solve(problem, work_limit=WORK) if ours else find_family(name).build(problem)
-        spans = zip(made.known_timing.start, made.known_timing.end, strict=True)
-        gap = np.concatenate([start - np.append(0.0, end[:-1]) for start, end in spans])
-        found[name] = Lists.of(problem, made.order, gap)
+        found[name] = Lists.of(problem, made.order)
         if name == "ours":
             kinds = (OpKind.B, OpKind.F, OpKind.W)
             rows = ([Op(kind, s, j) for kind in kinds for j in range(count)] for s in range(ranks))
-            found["bfw"] = Lists.of(problem, [pack(row) for row in rows], gap)
+            found["bfw"] = Lists.of(problem, [pack(row) for row in rows])
     return found
 
 
@@ -202,11 +190,11 @@ def measure(case: Case) -> Row:
         spans = {}
         for name, lists in lists_of(ranks, limit, *given).items():
             drawn = [factors(spread, (3, *lists.owner.shape), draw) for draw in range(DRAWS)]
-            policies = {"fixed": BFW} if name == "bfw" else {"fixed": FIXED, **POLICIES}
+            policies = {"ready": BFW} if name == "bfw" else {"fixed": FIXED, **POLICIES}
             for way, policy in policies.items():
                 spans[name, way] = np.array([lists.run(each, policy)[1].max() for each in drawn])
         for (name, way), each in spans.items():
-            base = spans["ours" if way == "fixed" else name, "fixed"]
+            base = spans["ours" if name == "bfw" or way == "fixed" else name, "fixed"]
             ratios.setdefault(f"{name}: {way}", []).append(each / base)
     found = {key: 100 * np.mean(each, axis=0) - 100 for key, each in ratios.items()}
     half = {key: 1.96 * each.std(ddof=1) / DRAWS**0.5 for key, each in found.items()}
@@ -225,22 +213,22 @@ def judge(rows: Rows) -> Iterator[Claim]:
         f"only the second op may pass the first, more than half of that remains in {sum(kept)}."
     )
     yield Claim(PART, words)
-    for limit, name in product((1, 2), CHUNKS):
-        own = [row for row in rows if row["limit"] == limit and row["spread"] in MEASURED]
-        if ready := [row["change"][f"{name}: ready"][0] for row in own]:
-            words = (
-                f"With a spread of 3 to 8 % and {limit} P x M_B, readiness changes steps of {name} "
-            )
-            yield Claim(PART, f"{words}by {min(ready):+.1f} to {max(ready):+.1f} %.")
+    for limit in (1, 2):
+        own = [r["change"] for r in rows if r["limit"] == limit and r["spread"] in MEASURED]
+        by = {name: [each[f"{name}: ready"][0] for each in own] for name in CHUNKS}
+        words = f"With a spread of 3 to 8 % and {limit} P x M_B, readiness changes steps by "
+        if own:
+            words += ", ".join(f"{min(c):+.1f} to {max(c):+.1f} % ({n})" for n, c in by.items())
+            yield Claim(PART, f"{words}.")
 
 
 def _change(key: str) -> Column:
     return Column(key, lambda row: "{:+.1f} ± {:.1f}".format(*row["change"][key]))
 
 
-_WAYS = (*(f"{name}: ready" for name in CHUNKS), "ours: patient", "ours: one ahead", "ours: W's")
-_FIXED = (f"{name}: fixed" for name in ("ours, V", "1f1b", "bfw"))
+_WAYS = (*(f"{name}: ready" for name in CHUNKS), "ours: one ahead", "ours: W's")
+_TO_OURS = ("ours, V: fixed", "1f1b: fixed", "bfw: ready")
 columns = {
     PART: Table(*plain({"P": "ranks", "limit": "limit"}, "d"), *plain("spread"),
-                *map(_change, (*_WAYS, *_FIXED)))
+                *map(_change, (*_WAYS, *_TO_OURS)))
 }  # fmt: skip
