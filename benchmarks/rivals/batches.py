@@ -70,7 +70,7 @@ def _drawn(number: int, seed: int) -> tuple[str, Problem]:
     kind, images = ("log-normal", "bimodal")[number % 2], number % 3 == 0
     room = ROOM[number // len(SHAPES) % len(ROOM)]
     lengths = _lengths(kind, (microbatches, int(rng.choice(SEQUENCES))), rng)
-    pictures = rng.poisson(rng.choice((0.5, 2.0)), microbatches) if images else 0.0
+    pictures = rng.poisson(rng.choice((0.5, 2.0)), microbatches).astype(float) if images else 0.0
     links = {"latency": 0.01, "gigabytes_per_second": 25.0}
     problem = _problem(f"{kind}-{number}", _stages(ranks, lengths, pictures), links=links)
     words = f"{kind}, {lengths.shape[1]} sequences a microbatch{', images' if images else ''}"

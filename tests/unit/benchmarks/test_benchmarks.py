@@ -117,7 +117,7 @@ def makespan(rows: list[list[float]]) -> float:
 
 
 def test_ranks_that_run_what_is_ready_keep_to_inputs_and_memory() -> None:
-    """At planned times they seldom take longer: an op had begun when a more urgent input came."""
+    """At planned times they take hardly longer: an op may begin before an earlier one can."""
     done = subprocess.run([sys.executable, "-c", PLAYED], cwd=ROOT, capture_output=True, check=True)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     spans = {(spread, name, way): makespan(rows) for spread, name, way, rows in found}
