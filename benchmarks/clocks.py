@@ -45,20 +45,15 @@ def in_turn(runs: Mapping[str, Callable[[], object]], steps: int) -> dict[str, l
     return {name: row[WARMUP:] for name, row in spans.items()}
 
 
-def median_step(ranks: Sequence[Sequence[Span]]) -> float:
-    """The median duration of a step in milliseconds. ``ranks``: the spans of each rank.
+def medians(ranks: Sequence[Sequence[Span]]) -> tuple[float, float]:
+    """The median duration of a step, and the median of its CPU time summed over all ranks, in
+    milliseconds. ``ranks``: the spans of each rank.
 
     A step lasts from the start of the first rank to the end of the last one.
     """
-    steps = zip(*ranks, strict=True)
-    taken = [max(e for _, e, _ in step) - min(b for b, _, _ in step) for step in steps]
-    return 1e3 * float(median(taken))
-
-
-def median_processor(ranks: Sequence[Sequence[Span]]) -> float:
-    """The median CPU time of a step in milliseconds, summed over all ranks. ``ranks``: the spans of
-    each rank."""
-    return 1e3 * float(median(sum(u for *_, u in step) for step in zip(*ranks, strict=True)))
+    steps = [(*zip(*step, strict=True),) for step in zip(*ranks, strict=True)]
+    taken = median(max(ends) - min(begins) for begins, ends, _ in steps)
+    return 1e3 * taken, 1e3 * median(sum(used) for *_, used in steps)
 
 
 def _start_together() -> None:

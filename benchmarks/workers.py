@@ -1,15 +1,8 @@
-"""Measures cases in worker processes, or each in a new process.
-
-``python -m benchmarks.workers`` measures one case: it reads the benchmark's name and the case,
-pickled, from standard input, and prints the row as JSON.
-"""
+"""Measures cases in worker processes, or each in a new process."""
 
 from __future__ import annotations
 
 import json
-import pickle
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -33,37 +26,32 @@ def measured(name: str, cases: Sequence[Case], workers: int) -> Iterator[tuple[C
     Cases that are not timed come first, on ``workers`` processes; timed cases follow, one by one in
     this process.
     """
-    run = partial(measure, name)
     together = [case for case in cases if not case.timed]
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        yield from zip(together, pool.map(run, together), strict=True)
+    with _pool(workers) as pool:
+        yield from zip(together, pool.map(partial(measure, name), together), strict=True)
     for case in cases:
         if case.timed:
-            yield case, run(case)
+            yield case, measure(name, case)
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, get_context("spawn"))
 
 
 def measure(name: str, case: Case) -> Row:
     """Measure a case and return its row. If measuring raises an error, the row contains its text as
     ``failed``, and no figures."""
     try:
-        found = _in_a_process(name, case) if case.fresh else load(name).measure(case)
+        if case.fresh:
+            with _pool(1) as pool:
+                found = pool.submit(_figures, name, case).result()
+        else:
+            found = _figures(name, case)
     except Exception as error:
         found = {"failed": f"{type(error).__name__}: {error}"}
     row: Row = json.loads(json.dumps({"part": case.part, "case": case.name, **found}))
     return row
 
 
-def _in_a_process(name: str, case: Case) -> Row:
-    words = [sys.executable, "-m", "benchmarks.workers"]
-    given = pickle.dumps((name, case))
-    done = subprocess.run(words, input=given, capture_output=True, cwd=ROOT, check=False)
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        return {"failed": lines[-1] if lines else f"exit code {done.returncode}"}
-    found: Row = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-if __name__ == "__main__":
-    name, case = pickle.loads(sys.stdin.buffer.read())
-    print(json.dumps(load(name).measure(case)))
+def _figures(name: str, case: Case) -> Row:
+    return load(name).measure(case)

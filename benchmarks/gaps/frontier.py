@@ -7,8 +7,9 @@ and so that its peak memory can be measured. Times are those of the solver, in s
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import inf
 from time import perf_counter, process_time
@@ -21,7 +22,7 @@ from pipeloom.solver import smallest_limit
 from .. import Case, Claim, Column, Rows, Size, Table, of_part, plain, violations
 from .. import Row as Figures
 from ..published.tables import Row, load_rows
-from .unequal import KINDS, M_B, ODD_SHARES, unequal
+from . import unequal
 
 SHARES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5)
 BELOW = (0.25, 0.5, 0.75)
@@ -51,9 +52,8 @@ class Instance:
 def table5() -> Iterator[Instance]:
     """The twelve rows of table 5 at six memory limits. The time limit is 10 s on 8 ranks and 30 s
     on more."""
-    for row in load_rows():
-        for share in SHARES:
-            yield _of_row(row, share, 10.0 if row.profile.ranks <= 8 else 30.0)
+    for row, share in product(load_rows(), SHARES):
+        yield _of_row(row, share, 10.0 if row.profile.ranks <= 8 else 30.0)
 
 
 def below() -> Iterator[Instance]:
@@ -67,20 +67,15 @@ def below() -> Iterator[Instance]:
             yield _of_row(row, share, 20.0 if row.profile.ranks <= 8 else 30.0)
 
 
-def unequal_stages() -> Iterator[Instance]:
-    """``SEEDS`` random instances of each kind of unequal stages or links."""
-    for kind, seed in product(KINDS, range(SEEDS)):
-        yield _of_kind(kind, seed, unequal(kind, seed))
-
-
-def odd_limits() -> Iterator[Instance]:
-    """Unequal stages or links at memory limits below or between multiples of P x M_B.
-
-    The objectives, period and makespan, alternate.
-    """
-    for kind, seed in product(KINDS, range(8)):
-        objective = Objective.MAKESPAN if seed % 2 else Objective.PERIOD
-        yield _of_kind(kind, seed, unequal(kind, seed, objective, ODD_SHARES))
+def kinds(
+    seeds: int, objectives: Sequence[Objective], shares: Sequence[float] = unequal.SHARES
+) -> Iterator[Instance]:
+    """Random instances of each kind of unequal stages or links, with alternating objectives."""
+    for kind, seed in product(unequal.KINDS, range(seeds)):
+        objective = objectives[seed % len(objectives)]
+        problem = unequal.unequal(kind, seed, objective, shares)
+        share = problem.memory_limit[0] / (problem.ranks * unequal.M_B)
+        yield Instance(f"{kind}-{seed}", kind, problem, 20.0, share)
 
 
 def scale() -> Iterator[Instance]:
@@ -99,15 +94,14 @@ def makespan() -> Iterator[Instance]:
     objective."""
     for row, share in product(load_rows(), (1, 1.5, 2)):
         yield _of_row(row, share, 20.0, Objective.MAKESPAN)
-    for kind, seed in product(KINDS, range(8)):
-        yield _of_kind(kind, seed, unequal(kind, seed, Objective.MAKESPAN))
+    yield from kinds(8, (Objective.MAKESPAN,))
 
 
 SETS: dict[str, Callable[[], Iterator[Instance]]] = {
     "table5": table5,
     "below": below,
-    "unequal": unequal_stages,
-    "odd": odd_limits,
+    "unequal": partial(kinds, SEEDS, (Objective.PERIOD,)),
+    "odd": partial(kinds, 8, tuple(Objective), unequal.ODD_SHARES),
     "makespan": makespan,
     "scale": scale,
 }
@@ -252,11 +246,6 @@ _SUMMARY = Table(
     total=True,
 )
 columns = {_part(name): _SUMMARY for name in TARGETS}
-
-
-def _of_kind(kind: str, seed: int, problem: Problem) -> Instance:
-    share = problem.memory_limit[0] / (problem.ranks * M_B)
-    return Instance(f"{kind}-{seed}", kind, problem, 20.0, share)
 
 
 def _of_row(

@@ -29,7 +29,7 @@ def _stages(times: Numbers, memory: Numbers) -> tuple[StageProfile, ...]:
     return tuple(stages)
 
 
-def _equal(ranks: int) -> tuple[StageProfile, ...]:
+def equal_stages(ranks: int) -> tuple[StageProfile, ...]:
     return _stages(np.ones((ranks, 3)), np.ones(ranks))
 
 
@@ -62,12 +62,12 @@ def slow_link(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile,
     T_F."""
     near = np.arange(ranks) < ranks // 2
     delays = np.where(near[:, None] == near, T_COMM, round(T_F * rng.uniform(0.2, 1.0), 3))
-    return _equal(ranks), delays
+    return equal_stages(ranks), delays
 
 
 def matrix(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], Numbers]:
     """Equal stages, with a delay of up to 0.3 T_F for each ordered pair of ranks."""
-    return _equal(ranks), np.round(rng.uniform(0.0, 0.3 * T_F, (ranks, ranks)), 3)
+    return equal_stages(ranks), np.round(rng.uniform(0.0, 0.3 * T_F, (ranks, ranks)), 3)
 
 
 KINDS: dict[str, Kind] = {

@@ -18,7 +18,7 @@ from pipeloom import Pipeline, build_family, compile_schedule, export
 from pipeloom.ir import Profile, Schedule, StageProfile, owners, simulate
 from pipeloom.runtime import StagesAs, launch_ranks
 
-from ..clocks import Span, before_others, cores_awake, in_turn, median_step
+from ..clocks import Span, before_others, cores_awake, in_turn, medians
 from .bare import BareRank
 from .sleeping import ROWS, WIDTH, OurStage, TorchStage, loss
 from .traced import TracedStage
@@ -66,7 +66,7 @@ def measured(case: Asked, stages_as: StagesAs) -> dict[str, Any]:
     steps = STEPS // 2 if case.milliseconds > LONG else STEPS
     with cores_awake() as awake:
         found = launch_ranks(_on_a_rank, RANKS, (case, steps, stages_as), timeout=3600)
-    row = {f"{name}_ms": median_step([rank[name] for rank in found.values()]) for name in found[0]}
+    row = {f"{name}_ms": medians([rank[name] for rank in found.values()])[0] for name in found[0]}
     return {
         "family": case.family,
         "microbatches": case.microbatches,

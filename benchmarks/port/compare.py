@@ -14,7 +14,7 @@ import torch
 from pipeloom import Profile, StageProfile, build, dump_schedule, write_json
 from pipeloom.runtime import launch_ranks
 
-from ..clocks import WARMUP, Span, in_turn, median_processor, median_step
+from ..clocks import WARMUP, Span, in_turn, medians
 from . import ported, script
 
 RANKS = 4
@@ -39,8 +39,8 @@ def compared(name: str, folder: str) -> dict[str, Any]:
     ranks = [*launch_ranks(_on_a_rank, RANKS, (name, folder), timeout=3600).values()]
     row: dict[str, Any] = {"schedule": name, "changed_lines": changed_lines()}
     for which in ("ours", "torch"):
-        spans = [spans[which] for spans, _ in ranks]
-        row |= {f"{which}_ms": median_step(spans), f"{which}_cpu_ms": median_processor(spans)}
+        taken, cpu = medians([spans[which] for spans, _ in ranks])
+        row |= {f"{which}_ms": taken, f"{which}_cpu_ms": cpu}
     ours, theirs = (_losses([losses[which] for _, losses in ranks]) for which in ("ours", "torch"))
     apart = max(abs(x - y) / y for x, y in zip(ours, theirs, strict=True))
     return row | {

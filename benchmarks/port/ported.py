@@ -1,6 +1,7 @@
 """The port of :mod:`.script` to pipeloom: the same text except for :data:`CHANGES`.
 
 ``torchrun --nproc-per-node 4 -m benchmarks.port.ported Interleaved1F1B`` prints each step's loss.
+It reads a schedule ``Interleaved1F1B.json`` of 4 ranks and 8 microbatches.
 """
 
 from __future__ import annotations

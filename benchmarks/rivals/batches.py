@@ -70,10 +70,11 @@ def _drawn(number: int, seed: int) -> tuple[str, Problem]:
     kind, images = ("log-normal", "bimodal")[number % 2], number % 3 == 0
     room = ROOM[number // len(SHAPES) % len(ROOM)]
     lengths = _lengths(kind, (microbatches, int(rng.choice(SEQUENCES))), rng)
-    pictures = rng.poisson(rng.choice((0.5, 2.0)), microbatches).astype(float) if images else None
-    profile = _profile(f"{kind}-{number}", ranks, lengths, pictures)
+    pictures = rng.poisson(rng.choice((0.5, 2.0)), microbatches).astype(float) if images else 0.0
+    links = {"latency": 0.01, "gigabytes_per_second": 25.0}
+    problem = _problem(f"{kind}-{number}", _stages(ranks, lengths, pictures), links=links)
     words = f"{kind}, {lengths.shape[1]} sequences a microbatch{', images' if images else ''}"
-    return words, _limited(_problem(profile), room)
+    return words, _limited(problem, room)
 
 
 def _lengths(kind: str, shape: tuple[int, int], rng: Rng) -> Numbers:
@@ -86,9 +87,9 @@ def _lengths(kind: str, shape: tuple[int, int], rng: Rng) -> Numbers:
     return np.clip(drawn.round(), 16, LONGEST)
 
 
-def _profile(name: str, ranks: int, lengths: Numbers, pictures: Numbers | None) -> dict[str, Any]:
-    count = np.zeros(len(lengths)) if pictures is None else pictures
-    tokens = lengths.sum(axis=1) + IMAGE_TOKENS * count
+def _stages(ranks: int, lengths: Numbers, pictures: Numbers | float) -> list[dict[str, Any]]:
+    """The stages of a profile document. ``pictures``: the number of images per microbatch."""
+    tokens = lengths.sum(axis=1) + IMAGE_TOKENS * pictures
     products = LAYERS * PER_TOKEN * tokens
     attention = LAYERS * PER_PAIR / 2 * (lengths**2).sum(axis=1)
     one = {
@@ -99,25 +100,17 @@ def _profile(name: str, ranks: int, lengths: Numbers, pictures: Numbers | None) 
         "m_w": 0.5 * tokens,
         "activation_bytes": 2.0 * WIDTH * tokens,
     }
-    encoder = IMAGE_TIME * count
-    head = dict.fromkeys(("t_f", "t_b", "t_w"), 0.3 * products)
-    first = {"t_f": encoder, "t_b": encoder, "t_w": encoder}
-    more = [first] + [{} for _ in range(ranks - 2)] + [head]
-    stages = [
-        {key: (value + extra.get(key, 0.0)).tolist() for key, value in one.items()}
+    more = [IMAGE_TIME * pictures, *[0.0] * (ranks - 2), 0.3 * products]
+    return [
+        {key: (value + extra * key.startswith("t_")).tolist() for key, value in one.items()}
         for extra in more
     ]
-    links = {"latency": 0.01, "gigabytes_per_second": 25.0}
-    return _document(name, ranks, stages) | {"links": links}
 
 
-def _document(name: str, ranks: int, stages: list[dict[str, Any]]) -> dict[str, Any]:
-    head = {"format": "pipeloom.profile", "version": 1, "name": name}
-    return head | {"ranks": ranks, "stages": stages}
-
-
-def _problem(document: dict[str, Any]) -> Problem:
-    profile = parse_profile(document, str(document["name"]))
+def _problem(name: str, stages: list[dict[str, Any]], **more: Any) -> Problem:
+    """The problem for a profile with one stage per rank. ``more``: other keys of its document."""
+    head = {"format": "pipeloom.profile", "version": 1, "name": name, "ranks": len(stages)}
+    profile = parse_profile(head | {"stages": stages} | more, name)
     assert profile.microbatches is not None
     return Problem.linear(profile, profile.microbatches)
 
@@ -140,8 +133,6 @@ def _measured(iteration: str, ranks: list[dict[str, Any]]) -> tuple[str, Problem
         )
         half = (bw / 2).tolist()
         stages.append({"t_f": f.tolist(), "t_b": half, "t_w": half, "m_b": 1.0, "m_w": 0.5})
-    name = f"trace-{iteration}"
-    profile = _document(name, len(ranks), stages) | {"t_comm": 0.5}
-    problem = _problem(profile)
+    problem = _problem(f"trace-{iteration}", stages, t_comm=0.5)
     limited = replace(problem, memory_limit=(TRACE_LIMIT,) * problem.ranks)
     return f"measured iteration {iteration}", limited

@@ -13,15 +13,14 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeloom import Problem, Schedule, simulate
-from pipeloom.ir import Costs, Op, OpKind
+from pipeloom import Problem, Schedule
+from pipeloom.ir import Costs, Op, OpKind, timed
 from pipeloom.solver import objective_cost, within_memory
 
 MANY, FEW_GROUPS, GROUPS = 20, 3, 4
@@ -110,7 +109,5 @@ def _ordered(
 
 def cost_of(schedule: Schedule) -> float | None:
     """The simulated cost of a schedule that has no times; None if it does not fit in memory."""
-    timing = simulate(schedule)
-    if not within_memory(schedule.problem, timing):
-        return None
-    return objective_cost(replace(schedule, timing=timing))
+    made = timed(schedule)
+    return objective_cost(made) if within_memory(made.problem, made.known_timing) else None

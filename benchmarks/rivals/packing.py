@@ -3,7 +3,9 @@ limit."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import inf
 from statistics import median
 from time import process_time
@@ -47,16 +49,11 @@ def first_fit(costs: Numbers, lengths: Numbers, number: int, most: float) -> Mic
     Bisection finds the smallest number of tokens per microbatch with which all sequences fit.
     Returns None if they do not fit with ``most``.
     """
-    order, none = np.arange(len(lengths)), np.zeros(len(lengths))
-    low, high = int(lengths.max()), int(min(most, lengths.sum()))
-    found = greedy(none, order, lengths, number, high)
-    while found is not None and low < high:
-        middle = (low + high) // 2
-        if (better := greedy(none, order, lengths, number, middle)) is None:
-            low = middle + 1
-        else:
-            found, high = better, middle
-    return found
+    none, order = np.zeros(len(lengths)), np.arange(len(lengths))
+    packed = partial(greedy, none, order, lengths, number)
+    sizes = range(int(lengths.max()), int(min(most, lengths.sum())) + 1)
+    fewest = bisect_left(sizes[:-1], True, key=lambda tokens: packed(tokens) is not None)
+    return packed(sizes[fewest]) if sizes else None
 
 
 OTHERS: dict[str, Callable[[Numbers, Numbers, int, float], Microbatches | None]] = {

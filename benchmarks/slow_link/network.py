@@ -8,8 +8,8 @@
            above          below      above          below
 
 The namespace of a rank holds its address and is connected only to its router. Routers forward
-messages along the ring in the shorter direction (:func:`way`). Each link is a veth pair, shaped in
-both directions by a token bucket with a deep queue.
+messages along the ring in the shorter direction (:func:`following`). Each link is a veth pair,
+shaped in both directions by a token bucket with a deep queue.
 
 TCP is set up to send all available data immediately and to retransmit late. So a whole message lies
 in the queue, and a link carries messages one after the other, first come, first served, as the cost
@@ -71,15 +71,14 @@ class Ring:
         return f"tbf rate {rate}mbit burst {burst} limit {QUEUE}"
 
 
-def way(source: int, target: int, ranks: int) -> list[int]:
-    """The ranks on the path of a message, including both ends.
+def following(source: int, target: int, ranks: int) -> int:
+    """The rank after ``source`` on the path of a message to ``target``.
 
     The path takes the shorter direction around the ring, or the one of ascending ranks if both are
     equally long. Profiles whose links share a ``ring`` assume the same paths.
     """
-    up = (target - source) % ranks
-    step, hops = (1, up) if 2 * up <= ranks else (-1, ranks - up)
-    return [(source + step * k) % ranks for k in range(hops + 1)]
+    up = 2 * ((target - source) % ranks) <= ranks
+    return (source + (1 if up else -1)) % ranks
 
 
 def address(rank: int) -> str:
@@ -115,9 +114,9 @@ def commands(ring: Ring, maker: int) -> Iterator[str]:
             yield f"tc -n {name} qdisc add dev {device} root {ring.bucket(link)}"
     for rank in range(ring.ranks):
         for other in set(range(ring.ranks)) - {rank}:
-            following = way(rank, other, ring.ranks)[1]
-            via = f"via 10.77.{following + 1}.1 dev {BELOW}"
-            if following == (rank + 1) % ring.ranks:
+            after = following(rank, other, ring.ranks)
+            via = f"via 10.77.{after + 1}.1 dev {BELOW}"
+            if after == (rank + 1) % ring.ranks:
                 via = f"via 10.77.{rank + 1}.2 dev {ABOVE}"
             yield f"ip -n {router(maker, rank)} route add {address(other)}/32 {via}"
 

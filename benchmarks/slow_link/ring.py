@@ -7,6 +7,7 @@ only the given op times and the measured links.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -17,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeloom import Objective, Profile, Schedule, StageProfile, compile_schedule, dump_profile
-from pipeloom.ir import Links, Sharing, traffic
+from pipeloom.ir import Links, Sharing, over_wires, traffic
 from pipeloom.planner import Search, Terms, compare_schemes
 from pipeloom.solver import SolveOptions
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, plain
-from .network import ABOVE, BELOW, Ring, namespaces, way
+from .network import ABOVE, BELOW, Ring, namespaces
 
 if TYPE_CHECKING:
     from examples.gpt import GPT
@@ -171,13 +172,10 @@ def _row(time: float, runs: Sequence[RankRun]) -> Row:
 def wires(schedule: Schedule) -> list[tuple[float, float]]:
     """The planned bytes per step over each link, without headers: (from rank i to i + 1, from i + 1
     to i) for link i."""
-    sent = traffic(schedule)
-    carried = np.zeros_like(sent)
-    for source, target in np.argwhere(sent):
-        for hop in pairwise(way(int(source), int(target), len(sent))):
-            carried[hop] += sent[source, target]
-    up = [(rank, (rank + 1) % len(sent)) for rank in range(len(sent))]
-    return [(float(carried[a, b]), float(carried[b, a])) for a, b in up]
+    ranks, carried = schedule.problem.ranks, defaultdict[str, float](float)
+    carried |= over_wires(schedule.problem.profile, traffic(schedule))
+    pairs = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
+    return [(carried[f"{a} to {b}"], carried[f"{b} to {a}"]) for a, b in pairs]
 
 
 def fully_sharded(profile: Profile, microbatches: int) -> float:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from pipeloom import Pipeline, Profile, Schedule, StageProfile, build_family, compile_schedule
 from pipeloom.runtime import StagesAs, launch_ranks
 
-from ..clocks import Span, in_turn, median_processor, median_step
+from ..clocks import Span, in_turn, medians
 from ..overhead.steps import Step, stages_here, torch_step
 from . import NARROW, SPLIT, WHOLE
 from .stages import LENGTH, ROWS, blocks
@@ -32,9 +32,8 @@ def measured(width: int, ranks: int, least: int) -> dict[str, Any]:
     """
     steps = least if width > NARROW else 4 * least
     found = launch_ranks(_on_a_rank, ranks, (width, steps), timeout=3600)
-    spans = {way: [rank[way] for rank in found.values()] for way in found[0]}
-    times = {way: median_step(rows) for way, rows in spans.items()}
-    cpu = {way: median_processor(rows) for way, rows in spans.items()}
+    spans = {way: medians([rank[way] for rank in found.values()]) for way in found[0]}
+    times, cpu = ({way: each[k] for way, each in spans.items()} for k in (0, 1))
     return {"width": width, "ranks": ranks, "steps": steps, "ms": times, "cpu_ms": cpu}
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,15 @@ WRITTEN = (
     "README.md", "docs/results.md", "docs/images/frontier-6.2b.svg",
     "planner/clusters/calibrated.json",
 )  # fmt: skip
+PLAYED = """
+import json
+from benchmarks.rivals.readiness import *
+for spread, (name, lists) in product(("0 %", "30 %"), lists_of(4, 1, 2, 0.05, False).items()):
+    for way, policy in ({"": BFW} if name == "bfw" else {"": FIXED, **POLICIES}).items():
+        start, end = lists.run(factors(spread, (3, *lists.owner.shape), 7), policy)
+        rows = np.stack([lists.owner[tuple(lists.ops[1:])], start, end, *lists.ops], axis=1)
+        print(json.dumps([spread, name, way, rows.tolist()]))
+"""
 RECORD, SENT = "benchmarks/published/record.json", ("published/weipipe sent", "--workers", "1")
 
 
@@ -86,6 +96,33 @@ def test_pages_are_written_from_records_of_known_cases(folder: Path) -> None:
 
 def test_a_name_that_is_none_is_refused() -> None:
     assert "NAME: expected one of published, " in bench(ROOT, "publishd", code=2)
+
+
+def makespan(rows: list[list[float]]) -> float:
+    """Of ops (rank, start, end, kind, stage, microbatch) of 8 microbatches on 4 ranks, after checks
+    of everything. M_B is 1 on a rank with one stage, and M_W .432 of it."""
+    done = {("FBWB"[int(k)], s, j): (end, rank) for rank, _, end, k, s, j in rows}
+    stages = 1 + int(max(row[4] for row in rows))
+    assert len(rows) == len(done) == len({kind for kind, *_ in done}) * stages * 8
+    for _, own in groupby(sorted(rows), key=lambda row: row[0]):
+        free = held = 0.0
+        for rank, start, end, kind, s, j in own:
+            needed = {0: [("F", s - 1)], 2: [("B", s)]}.get(int(kind), [("F", s), ("B", s + 1)])
+            inputs = [done[k, t, j] for k, t in needed if 0 <= t < stages]
+            came = [end + 0.05 * 29.718 * (source != rank) for end, source in inputs]
+            assert start == pytest.approx(max(free, *came, 0.0), abs=1e-6)
+            free, held = end, held + 4 / stages * (1, -0.568, -0.432, -1)[int(kind)]
+            assert held <= 4 + 1e-9
+    return max(row[2] for row in rows)
+
+
+def test_ranks_that_run_what_is_ready_keep_to_inputs_and_memory() -> None:
+    """At planned times they take hardly longer: an op may begin before an earlier one can."""
+    done = subprocess.run([sys.executable, "-c", PLAYED], cwd=ROOT, capture_output=True, check=True)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    spans = {(spread, name, way): makespan(rows) for spread, name, way, rows in found}
+    assert all(spans["0 %", n, w] <= 1.1 * spans["0 %", n, ""] for _, n, w in spans)
+    assert len(spans) == 42
 
 
 @pytest.mark.slow
