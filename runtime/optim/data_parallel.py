@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,9 +17,7 @@ from ..rank.context import RankContext
 from ..rank.role import averaged, averages
 from ..stages.fsdp import ShardedStages
 from ..stages.gradients import clear_unused, flattened, gradient_of, spread
-from .shard_squares import Axes, mesh_axes, processes_of, summed, unlike, wait
-
-_Arrival: TypeAlias = "torch.futures.Future[tuple[float, float]] | None"
+from .shard_squares import Axes, mesh_axes, processes_of, summed, wait
 
 
 class Averaging:
@@ -38,9 +35,6 @@ class Averaging:
 
     On a CPU, an average may take as long as the option ``timeout``; an error of another replica
     ends the wait earlier. On GPUs, the timeout of the group applies.
-
-    ``spans``: by stage, start and end of the all-reduce in the last step, in seconds of
-    ``time.perf_counter``; only on a CPU, and without stages wrapped in ``fully_shard``.
     """
 
     def __init__(
@@ -65,8 +59,7 @@ class Averaging:
         self._own = {
             s: [p for p in module.parameters() if home[id(p)] == s] for s, module in modules.items()
         }
-        self._under_way: list[tuple[int, dist.Work | None, Callable[[], None], _Arrival]] = []
-        self.spans: dict[int, tuple[float, float]] = {}
+        self._under_way: list[tuple[int, dist.Work | None, Callable[[], None]]] = []
         self._copies: list[tuple[str, nn.Parameter]] = []
         for stage, module in modules.items():
             whole = () if stage in self._sharded else module.named_parameters()
@@ -113,11 +106,9 @@ class Averaging:
 
     def finish(self) -> None:
         """Waits for the averages of all stages, and writes them into the gradients."""
-        for stage, work, take, arrival in self._under_way:
+        for stage, work, take in self._under_way:
             wait(self._context, work, f"the average of stage {stage} over the replicas")
             take()
-            if arrival is not None:
-                self.spans[stage] = arrival.wait()
         self._under_way.clear()
         for sharded in self._sharded.values():
             sharded.finish()
@@ -131,7 +122,7 @@ class Averaging:
 
     @torch.no_grad()
     def _send(self, stage: int) -> None:
-        began, every = time.perf_counter(), self._trained(stage)
+        every = self._trained(stage)
         lay_out(every)
         for parameter in every:
             if id(parameter) in self._apart and parameter.grad is not None:
@@ -149,10 +140,7 @@ class Averaging:
             spread(flat.div_(self._group.size()), gradients)
             clear_unused(unsure)
 
-        arrival = None  # start and end, which torch does not report on GPUs
-        if work is not None and self._context.device.type == "cpu":
-            arrival = work.get_future().then(lambda _: (began, time.perf_counter()))
-        self._under_way.append((stage, work, take, arrival))
+        self._under_way.append((stage, work, take))
 
     def _check_alike(self, stage: int, named: Mapping[str, Tensor]) -> None:
         """Raises InputError on all replicas if the replicas' tensors of ``stage`` do not match.
@@ -161,13 +149,25 @@ class Averaging:
         ``requires_grad`` must be equal.
         """
         own = {n: (local(t).shape, t.dtype, t.requires_grad) for n, t in named.items()}
-        name = unlike(own, self._group)
+        name = _unlike(own, self._group)
         if name is not None:
             raise InputError(
                 f"stages[{stage}]: expected the same parameters and buffers, trained alike, on all "
                 f"processes of data_group, {name} is not on all of them: experts that each has of "
                 "its own are named in norm_groups, with data_group as their group"
             )
+
+
+def _unlike(own: Mapping[str, object], group: dist.ProcessGroup) -> str | None:
+    """Returns the first key whose values differ between processes, or that some of them lack.
+
+    Returns None if there is no such key. ``own``: the values of this process, by key. All processes
+    of ``group`` call it.
+    """
+    rows: list[Any] = [None] * group.size()
+    dist.all_gather_object(rows, own, group=group)
+    keys = sorted(set().union(*rows))
+    return next((key for key in keys if any(row.get(key) != own.get(key) for row in rows)), None)
 
 
 @torch.no_grad()

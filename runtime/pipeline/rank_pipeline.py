@@ -17,7 +17,7 @@ from ..device import Device
 from ..errors import ExecutionError
 from ..executor.executor import Executor
 from ..measure.plan_deviation import made_without_barrier
-from ..measure.trace import Marks, measured_schedule
+from ..measure.trace import measured_schedule
 from ..probes.measuring import check_numbers
 from ..probes.stage_probe import Asked
 from ..rank.loss_scale import LossScale
@@ -293,15 +293,15 @@ class RankPipeline:
         own.clear()
         return found
 
-    def marks(self) -> Marks:
-        """Returns the start and end of this rank's ops and averages in the last step.
+    def marks(self) -> list[float]:
+        """Returns the start and end of this rank's ops in the last step, alternating.
 
-        They are seconds of this process's ``time.perf_counter``; averages are those of gradients
-        over replicas. Raises InputError if no step has run.
+        They are seconds of this process's ``time.perf_counter``. Raises InputError if no step has
+        run.
         """
-        return Marks(self._executor().clock.seconds(), dict(self._ran.step_end.averages))
+        return self._executor().clock.seconds()
 
-    def gather_trace(self, marks: Marks | None = None) -> Schedule:
+    def gather_trace(self, marks: Sequence[float] | None = None) -> Schedule:
         """Returns the last step of all ranks as a schedule with measured times (milliseconds).
 
         All times are on one clock, from the start of the first op on any rank.
@@ -310,7 +310,7 @@ class RankPipeline:
         call it.
         """
         offset, ops = clock_offset(self._transport), self._executor().ops
-        own = (marks or self.marks()).later(offset)
+        own = [mark + offset for mark in marks or self.marks()]
         rows = self._transport.gather((ops, own, self.peak_memory))
         return measured_schedule(self._ran.context.program.schedule, rows)
 

@@ -36,7 +36,7 @@ from tests.support.random_schedules import LEVERS, random_order, with_levers
 PIECES = (
     *("sometimes", "running mean", "late mean", "batch norm", "dropout", "generator", "experts"),
     *("twice", "weight norm", "slices", "attention", "frozen", "in place", "idle", "hook"),
-    *("all frozen", "empty", "table", "row", "phases", "neighbours", "positions"),
+    *("all frozen", "empty", "table", "row", "neighbours", "positions"),
 )
 HUGGING = ("gemma2", "llama", "mixtral", "mamba", "gpt2")
 REPLICAS = {"sharded": (1, 2), "hybrid": (2, 2), "experts": (1, 2), "sharded experts": (2, 2)}
@@ -144,8 +144,6 @@ class Case:
             picked |= {"empty": "none", "all frozen": "none"}
         if picked.get("model", "parts") != "parts":
             picked = {axis: value for axis, value in picked.items() if axis not in OF_PARTS}
-        if picked.get("restores") == ANYWHERE:  # weights in messages must have one dtype
-            picked.pop("phases", None)
         if picked.get("model") == "mamba":  # torch cannot compile it with param_dtype
             picked.pop("compiled", None)
         if "compiled" in picked:  # split stages run uncompiled, and buffers' versions differ

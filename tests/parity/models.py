@@ -152,21 +152,6 @@ def row(m: Any, x: Tensor) -> Tensor:
     return x + m.scale * functional.linear(x, m.row)[..., None]
 
 
-class Phases(nn.Module):
-    """A complex product; its parameter keeps its dtype."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.turns = nn.Parameter(torch.empty(WIDTH, WIDTH, dtype=torch.complex128))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + (x.to(self.turns.dtype) @ self.turns).imag.to(x.dtype)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Phases:
-        self.turns.data = self.turns.data.to(fn(self.turns.detach().real).device)
-        return self
-
-
 class Neighbours(nn.Conv1d):
     """A convolution over the sequence, with two groups of channels."""
 
@@ -223,7 +208,6 @@ MADE: dict[str, Callable[[], nn.Module]] = {
     "slices": partial(Of, slices, stack=(2 * WIDTH, WIDTH)),
     "table": lambda: Of(table, rows=(2, WIDTH), product=nn.Linear(WIDTH, WIDTH)),
     "row": partial(Of, row, row=(WIDTH,), scale=()),
-    "phases": Phases,
     "neighbours": Neighbours,
     "positions": Positions,
     "attention": partial(Attention, WIDTH, 2, batch_first=True),
@@ -270,8 +254,7 @@ class Part(nn.Module):
             self.norm, self.product = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
         generator = torch.Generator().manual_seed(100 + stage)
         for parameter in self.parameters():
-            kind = parameter.dtype if parameter.is_complex() else None
-            parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator, dtype=kind)
+            parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator)
             parameter.requires_grad &= "all frozen" not in has
         if "hook" in has and hasattr(self, "product") and self.product.weight.requires_grad:
             self.product.weight.register_hook(partial(torch.mul, 0.5))  # type: ignore[no-untyped-call]
