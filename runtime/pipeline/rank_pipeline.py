@@ -32,7 +32,7 @@ from .model_source import ModelSource, Place, options_of, placed_stages
 from .preparation import context_after, context_of
 from .state import PipelineState
 from .step_inputs import StepData
-from .steps.forward_rounds import ForwardRounds
+from .steps.evaluation import Evaluation
 from .steps.prepared import Prepared
 
 
@@ -50,7 +50,7 @@ class RankPipeline:
             with given.made_together():
                 context = context_of(program, stages, given, held)
                 own = Prepared(context, held, self.finish)
-                self._forward_rounds = ForwardRounds(own)
+                self._forward_rounds = Evaluation(own)
             self.program, self.device, self.store = program, context.device, context.store
             self.num_stages, self.microbatches = problem.stages, problem.microbatches
             self.rank, self._transport = context.role.rank, context.transport

@@ -69,11 +69,6 @@ def split_options(options: Mapping[str, Any], microbatches: int) -> list[dict[st
     return [{name: parts[j] for name, parts in cut.items()} for j in range(microbatches)]
 
 
-def option_counts(options: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the lengths of those keyword arguments that are lists of microbatches, by name."""
-    return {name: len(value) for name, value in options.items() if _is_option_cut(value)}
-
-
 def _option(value: Any, microbatches: int, name: str) -> Sequence[Any]:
     if not isinstance(value, list):
         return _parts(value, microbatches, name)

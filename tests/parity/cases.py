@@ -316,15 +316,6 @@ class Case:
             for i, count in enumerate(counts)
         ]
 
-    @property
-    def evaluated(self) -> int:
-        """The number of microbatches in an evaluation.
-
-        It is one more than in training, unless whole batches are given, which are cut into a fixed
-        number.
-        """
-        return int(self["microbatches"]) + (self["given"] != "whole")
-
     @cache  # noqa: B019 (there are few cases, all of them kept)
     def program(self, count: int, *, resumed: bool = False) -> Program:
         """The program for ``count`` microbatches, before or after a resumption."""

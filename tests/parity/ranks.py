@@ -195,7 +195,7 @@ class Ranked:
         if count != case["microbatches"]:
             given["program"] = case.program(count, resumed=step.resumed)
         output = pipeline.step(xs, losses=losses, update=step.update, **given)
-        mine = self._ended(pipeline, step, count, count)
+        mine = self._ended(pipeline, step, count)
         self.found.losses |= {(step.number, j): x.item() for j, x in zip(mine, losses, strict=True)}
         output = output["out"] if isinstance(output, dict) else output
         if mine:
@@ -217,19 +217,19 @@ class Ranked:
                 pipeline.optimizers[stage].add_param_group({"params": thawed})
 
     def _evaluate(self, pipeline: Pipeline, step: Step) -> None:
-        count, losses = self.case.evaluated, list[Tensor]()
+        count, losses = self.case["microbatches"], list[Tensor]()
         xs, given = self._given(step, count)
         before = pipeline.peak_memory, pipeline.marks()
         pipeline.eval(xs, losses=losses, **given)
         assert before == (pipeline.peak_memory, pipeline.marks())
-        mine = self._ended(pipeline, step, count, self.case["microbatches"])
+        mine = self._ended(pipeline, step, count)
         found = {(step.number, j): x.item() for j, x in zip(mine, losses, strict=True)}
         self.found.evaluated |= found
 
-    def _ended(self, pipeline: Pipeline, step: Step, count: int, often: int) -> list[int]:
-        """The microbatches whose last stage is on this rank, ascending, in passes of ``often``."""
-        ends = self.case.schedule(often, resumed=step.resumed).problem.owner[-1].tolist()
-        mine = [j for j in range(count) if ends[j % often] == pipeline.rank]
+    def _ended(self, pipeline: Pipeline, step: Step, count: int) -> list[int]:
+        """The microbatches whose last stage is on this rank, ascending."""
+        ends = self.case.schedule(count, resumed=step.resumed).problem.owner[-1].tolist()
+        mine = [j for j in range(count) if ends[j] == pipeline.rank]
         return [j + self.replica * count for j in mine]
 
     def _resumed(self, before: Pipeline) -> Pipeline:
