@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -16,7 +15,6 @@ from pipeloom.ir.model.schedule import Schedule
 from ..device import Device
 from ..errors import ExecutionError
 from ..executor.executor import Executor
-from ..measure.plan_deviation import made_without_barrier
 from ..measure.trace import measured_schedule
 from ..probes.measuring import check_numbers
 from ..probes.stage_probe import Asked
@@ -62,8 +60,6 @@ class RankPipeline:
             self._given_held = ExitStack()
             self._state = PipelineState(context, own.step_end)
             self._first = FirstStep(context, own.step_end)
-            if self.rank == 0 and (note := self.barrier_note) is not None:
-                warnings.warn(note, stacklevel=2)
             self._held = held.pop_all()
 
     @classmethod
@@ -234,15 +230,6 @@ class RankPipeline:
         error, whose message names that rank.
         """
         return ending_together(self._transport)
-
-    @property
-    def barrier_note(self) -> str | None:
-        """A warning that all ranks wait for the gradient norm before they step.
-
-        None if they do not wait, or if the schedule is suitable for such a barrier.
-        """
-        waits = self._own.context.waits_for_norm
-        return made_without_barrier(self.program.schedule) if waits else None
 
     def profile(
         self,

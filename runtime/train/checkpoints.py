@@ -27,7 +27,7 @@ from pipeloom.ir.errors import InputError
 from ..device import Device
 from ..errors import ExecutionError
 from ..pipeline.pipeline import Pipeline
-from .checkpoint_reader import Planner, Reader, check_files, complete, latest, saved_keys, told
+from .checkpoint_reader import Planner, Reader, complete, latest, saved_keys, told
 from .replicas import Replicas
 from .settings import RunSettings
 
@@ -73,7 +73,6 @@ def check_checkpoints(settings: RunSettings) -> None:
     begin = 0
     if settings.resume is not None:
         path = latest(settings.resume)
-        check_files(path)
         begin = read_run(path).step
         if begin >= settings.steps:
             raise InputError(
@@ -133,19 +132,17 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)  # an incomplete one
             partial.rename(path)
 
-    def load(self, path: Path, seed: int) -> tuple[int, str | None]:
-        """Loads the checkpoint ``path``; returns the number of the next step, and a note or None.
+    def load(self, path: Path, seed: int) -> int:
+        """Loads the checkpoint ``path``; returns the number of the next step.
 
-        The optimizers' options in the checkpoint override those of the source; the note lists the
-        differences and is equal on all processes. Random states are restored if the number of
-        processes is that of the saved run; otherwise they are seeded from ``seed`` and the step.
-        Raises InputError on all processes if the checkpoint is of another model or other
-        optimizers.
+        The optimizers' options in the checkpoint override those of the source. Random states are
+        restored if the number of processes is that of the saved run; otherwise they are seeded from
+        ``seed`` and the step. Raises InputError on all processes if the checkpoint is of another
+        model or other optimizers.
         """
         run, saved = read_run(path), saved_keys(path)
         state = self._pipeline.state_dict()
         self._check(path, run, state, saved)
-        own = _options(state)
         for section, values in state.items():
             state[section] = {
                 key: value
@@ -161,22 +158,7 @@ class Checkpoints:
             Device(torch.device(kind)).generator().set_state(numbers)
         if not random:
             torch.manual_seed(seed + run.step)
-        return run.step, self._overruled(own, _options(state))
-
-    def _overruled(self, own: Mapping[str, Any], loaded: Mapping[str, Any]) -> str | None:
-        """Returns a line about optimizer options that a checkpoint overrides, or None.
-
-        It lists the options whose values differ, on any process; None if there are none. ``own``:
-        the options of the source. ``loaded``: those of the checkpoint.
-        """
-        here = [
-            f"{key.rpartition('.')[2]}: {value} of the checkpoint, not {own[key]}"
-            for key, value in loaded.items()
-            if value != own[key]
-        ]
-        rows = self._replicas.gather(self._pipeline, sorted(set(here)))
-        found = sorted({line for row in rows for lines in row for line in lines})
-        return "; ".join(found) or None
+        return run.step
 
     def _random(self) -> dict[str, dict[str, Tensor]]:
         """Returns the states of this process's random generators.
@@ -228,15 +210,3 @@ class Checkpoints:
             raise InputError(
                 f"{path}: {left[0]}: expected only what this run's model and optimizers have"
             )
-
-
-def _options(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the optimizers' options in ``state``, such as ``lr``, by key.
-
-    Tensors are converted to numbers or lists, so that options can be compared.
-    """
-    return {
-        key: value.tolist() if isinstance(value, Tensor) else value
-        for key, value in state.get("optimizer", {}).items()
-        if key.startswith(OPTIONS)
-    }

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from ..measure.plan_deviation import over_the_limit
+from ..measure.memory_limit import over_the_limit
 from ..pipeline.model_source import BATCH, EVAL_BATCH, ModelSource
 from ..pipeline.pipeline import Pipeline
 from .checkpoint_reader import latest
@@ -84,8 +84,7 @@ class TrainingLoop:
         settings = self._settings
         if settings.resume is not None:
             checkpoints = Checkpoints(pipeline, self._replicas)
-            self.step, note = checkpoints.load(latest(settings.resume), settings.seed)
-            self.notes |= {} if note is None else {"resumed": note}
+            self.step = checkpoints.load(latest(settings.resume), settings.seed)
         elif settings.save is not None:
             pipeline.state_dict()  # raises for ambiguous names
 

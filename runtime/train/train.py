@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -181,14 +180,8 @@ def train(
     lines = [line for row in rows for some, _ in row for line in some]
     number, marks = loop.median()
     measured = pipeline.gather_trace(marks)
-    barrier_note = pipeline.barrier_note
     pipeline.close()
     records = loop.records
-    notes = (
-        *loop.notes.values(),
-        barrier_note,
-        *dict.fromkeys(lines),
-    )
     return RunResult(
         losses=tuple(record.loss for record in records),
         seconds=tuple(record.seconds for record in records),
@@ -199,7 +192,7 @@ def train(
         ),
         measured=measured,
         planned=program.schedule,
-        notes=tuple(filter(None, notes)),
+        notes=(*loop.notes.values(), *dict.fromkeys(lines)),
         replicas=replicas.count,
         first_step=records[0].step,
         evaluations=tuple((r.step, r.eval_loss) for r in records if r.eval_loss is not None),
@@ -228,6 +221,4 @@ def make_pipeline(
         **settings.options(),
         **{"group": replicas.group, "data_group": replicas.data_group, "device": device},
     }
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "all ranks wait before")  # the result's notes contain it
-        return Pipeline.from_source(program, model, place=place, **options)
+    return Pipeline.from_source(program, model, place=place, **options)

@@ -8,7 +8,7 @@ from pipeloom.runtime.graphs.stage_functions import StageFunctions
 from pipeloom.runtime.launch import processes
 from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu
 from pipeloom.runtime.measure.device_clock import DeviceClock
-from pipeloom.runtime.measure.plan_deviation import over_the_limit
+from pipeloom.runtime.measure.memory_limit import over_the_limit
 from pipeloom.runtime.models.architectures import CLOSING, PLANNED
 from pipeloom.runtime.models.tokens import Tokens
 from pipeloom.runtime.optim.norm_groups import named_axes
