@@ -111,18 +111,17 @@ def make_norm_squares(
     """Returns the function that computes the sum of squares of gradients, with all their shards.
 
     ``axes``: the result of :func:`shard_axes`. All processes of its groups call it. Raises
-    InputError for groups that contain several ranks of the pipeline, only some processes of the
+    InputError for groups that contain several ranks of the pipeline, several processes of the
     data group, or that do not form a mesh.
     """
     options = context.options
     groups = {processes_of(group): group for group in (options.norm_groups or {}).values()}
     data = () if options.data_group is None else processes_of(options.data_group)
     for group in groups:
-        if len({*group} & {*data}) > 1 and {*group} != {*data}:
+        if len({*group} & {*data}) > 1:
             raise InputError(
                 f"norm_groups: group {list(group)}: expected processes with other shards, got some "
-                f"of data_group {list(data)}, which averages them; all of it, where experts are "
-                "shards over it"
+                f"of data_group {list(data)}, which averages them"
             )
     groups |= _meshes(modules)
     own = {*processes_of(options.group)} if groups and options.transport is None else set[int]()

@@ -89,8 +89,6 @@ class StepEnd:
             self.clear_gradients()
         elif self._reduces:
             self.shared.begin()
-        if self.averaging is not None:
-            self.averaging.start()
         self.updates, self.adds_up = updates, not updates
 
     def clear_gradients(self) -> None:

@@ -39,11 +39,11 @@ PIECES = (
     *("all frozen", "empty", "table", "row", "neighbours", "positions"),
 )
 HUGGING = ("gemma2", "llama", "mixtral", "mamba", "gpt2")
-REPLICAS = {"sharded": (1, 2), "hybrid": (2, 2), "experts": (1, 2), "sharded experts": (2, 2)}
+REPLICAS = {"sharded": (1, 2), "hybrid": (2, 2), "sharded experts": (2, 2)}
 """The sizes of the two axes of replicas.
 
-``fully_shard`` shards over the second axis, or in ``hybrid`` over both. Experts are spread over the
-second axis; ``sharded experts`` are also sharded over the first.
+``fully_shard`` shards over the second axis, or in ``hybrid`` over both. ``sharded experts`` are
+spread over the second axis and sharded over the first.
 """
 RANDOM, ANYWHERE, ENDS = "any order", "any rank for any op", "replicated ends"
 ROUTES = ("one way", "fanned out", "by way of a bystander", "no op waits for weights")
@@ -202,7 +202,7 @@ class Case:
     @property
     def spread(self) -> bool:
         """Whether experts are distributed over processes."""
-        return self["replicas"] in ("experts", "sharded experts")
+        return bool(self["replicas"] == "sharded experts")
 
     @property
     def width(self) -> int:

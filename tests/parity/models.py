@@ -121,12 +121,11 @@ class Experts(nn.Module):
         found = self.stack(share, tokens)
         return x + reduce_scatter_tensor_autograd(found, "sum", 0, self.group)
 
-    def spread(self, mesh: DeviceMesh, *, as_dtensor: bool) -> None:
+    def spread(self, mesh: DeviceMesh) -> None:
         """Keep only this process's part of the stack."""
         whole = self.stack.weight.detach()
         own: Tensor = whole.chunk(mesh.size())[mesh.get_local_rank()].clone()
-        if as_dtensor:
-            own = DTensor.from_local(own, mesh, [Shard(0)], run_check=False)
+        own = DTensor.from_local(own, mesh, [Shard(0)], run_check=False)
         self.stack.weight, self.group = nn.Parameter(own), mesh.get_group()
 
 
