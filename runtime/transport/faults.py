@@ -26,7 +26,7 @@ import torch.distributed as dist
 from pipeloom.ir.errors import InputError, PipeloomError, in_words, of_rank
 
 from ..errors import ExecutionError, ShapeError
-from .store import LINGER, PATIENCE, SLACK, Store, StoreLostError, in_short, this_rank_serves
+from .store import LINGER, PATIENCE, Store, StoreLostError, in_short, this_rank_serves
 
 if TYPE_CHECKING:
     from .base import Transport
@@ -157,7 +157,7 @@ class Faults:
         If it serves the store, it then waits, at most LINGER seconds, until ``processes`` announce
         it, too.
         """
-        self._store.allow(LINGER + SLACK)  # no call is pending when the rank ends
+        self._store.allow(LINGER)
         key = f"{self.key}/left"
         with suppress(StoreLostError):
             self._store.set(f"{key}/{self.process}")

@@ -17,7 +17,7 @@ from pipeloom.runtime.probes.link_probe import LinkSamples, links_of, probe_host
 from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator
 from pipeloom.runtime.train.callbacks import listening
 from pipeloom.runtime.train.checkpoint_reader import saved_keys
-from pipeloom.runtime.transport import RankFault, making, process_group, store, timed_out
+from pipeloom.runtime.transport import RankFault, making, store, timed_out
 from pipeloom.runtime.transport.gloo import SHORT, GlooTransport
 from pipeloom.runtime.transport.nccl import Channel as NcclChannel
 from pipeloom.runtime.transport.nccl import NcclTransport
