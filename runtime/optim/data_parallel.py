@@ -31,8 +31,8 @@ class Averaging:
     parameter is sharded, by the parameter's ``id``. ``starts``: whether the stages have not been
     trained yet, so that their parameters and buffers are first set to those of the first replica.
 
-    On a CPU, an average may take as long as the option ``timeout``; an error of another replica
-    ends the wait earlier. On GPUs, the timeout of the group applies.
+    On a CPU, an average may take as long as the option ``timeout``. On GPUs, the timeout of the
+    group applies.
     """
 
     def __init__(

@@ -125,7 +125,7 @@ def summed(context: RankContext, value: float, group: dist.ProcessGroup, what: s
     """Returns the sum of ``value`` over the processes of ``group``, with the same bits on all.
 
     The host waits for the all-reduce. On a CPU, raises ConnectionError if it takes longer than the
-    timeout or another replica fails. ``what``: the name of this sum in error messages.
+    timeout or a connection is lost. ``what``: the name of this sum in error messages.
     """
     total = torch.tensor(value, dtype=torch.float64, device=context.device)
     wait(context, dist.all_reduce(total, group=group, async_op=True), what)
@@ -135,10 +135,10 @@ def summed(context: RankContext, value: float, group: dist.ProcessGroup, what: s
 def wait(context: RankContext, work: dist.Work | None, what: str) -> None:
     """Waits for the collective ``work`` over replicas or shards; on a GPU, only the stream waits.
 
-    On a CPU, raises ConnectionError if it takes longer than the timeout or another replica fails.
+    On a CPU, raises ConnectionError if it takes longer than the timeout or a connection is lost.
     ``what``: the name of the collective in error messages.
     """
     assert work is not None
     on_host, seconds = context.device.type == "cpu", context.options.timeout
     timeout = timedelta(seconds=seconds) if on_host else None
-    wait_for(work, timeout, what, context.transport.faults)
+    wait_for(work, timeout, what)
