@@ -53,9 +53,7 @@ def parameter_groups(part: FSDPModule) -> tuple[Any, ...]:
     In older versions of torch, at most one exists.
     """
     state: Any = part._get_fsdp_state()
-    if hasattr(state, "_fsdp_param_groups"):
-        return tuple(state._fsdp_param_groups)
-    return () if state._fsdp_param_group is None else (state._fsdp_param_group,)
+    return tuple(state._fsdp_param_groups)
 
 
 class ShardedModule:
