@@ -48,10 +48,7 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def parameter_groups(part: FSDPModule) -> tuple[Any, ...]:
-    """Returns torch's parameter groups of ``part``.
-
-    In older versions of torch, at most one exists.
-    """
+    """Returns torch's parameter groups of ``part``."""
     state: Any = part._get_fsdp_state()
     return tuple(state._fsdp_param_groups)
 

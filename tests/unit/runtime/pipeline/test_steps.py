@@ -120,10 +120,6 @@ BAD: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], str]] = [
     ({"loss": loss}, ({"x": np.ones(6)},), {"target": Y}, "input 0: expected a tensor, or dicts"),
     ({"loss": loss}, (UserDict({"x": X}),), {"target": Y}, "got UserDict, which is not cut"),
     ({"loss": loss}, (X,), {"target": Output(None, Y)}, "target: expected a tensor, or dicts"),
-    (
-        {"loss": loss}, ([{"x": X}, {"x": X}, {"y": X}],), {"target": Y},
-        "input 0: microbatch 2 is {'y': float32[6, 4]}, microbatch 0 {'x': float32[6, 4]}",
-    ),
     ({"loss": loss}, ({"x": X[:5]},), {"target": Y}, "input 0: float32[5, 4] cannot be cut into"),
 ]  # fmt: skip
 
