@@ -42,12 +42,11 @@ OPTIONS = "param_groups."
 class RunState:
     """The part of a checkpoint that describes the run that saved it.
 
-    ``step``: the number of the next step (from 0). ``optimizers``: the names of the optimizers'
-    classes. ``processes``: the number of processes, whose random states are saved.
+    ``step``: the number of the next step (from 0). ``processes``: the number of processes, whose
+    random states are saved.
     """
 
     step: int
-    optimizers: tuple[str, ...]
     processes: int
 
 
@@ -56,7 +55,7 @@ def read_run(path: Path) -> RunState:
 
     Raises InputError if it cannot be read.
     """
-    state: dict[str, dict[str, Any]] = {"run": {"step": 0, "optimizers": (), "processes": 0}}
+    state: dict[str, dict[str, Any]] = {"run": {"step": 0, "processes": 0}}
     missing = [key for key in state["run"] if f"run.{key}" not in saved_keys(path)]
     if missing:
         raise InputError(f"{path}: run.{missing[0]}: missing; expected a checkpoint of run --save")
@@ -117,12 +116,7 @@ class Checkpoints:
         """
         path = Path(folder) / f"step-{step:06}"
         partial = path.with_name(f".{path.name}.partial")
-        run = {
-            "step": step,
-            "optimizers": self._optimizers(),
-            "processes": self._processes,
-            "random": self._random(),
-        }
+        run = {"step": step, "processes": self._processes, "random": self._random()}
         state = {**self._pipeline.state_dict(), "run": run}
         if self._process == 0:
             shutil.rmtree(partial, ignore_errors=True)
@@ -142,7 +136,7 @@ class Checkpoints:
         """
         run, saved = read_run(path), saved_keys(path)
         state = self._pipeline.state_dict()
-        self._check(path, run, state, saved)
+        self._check(path, state, saved)
         for section, values in state.items():
             state[section] = {
                 key: value
@@ -180,28 +174,12 @@ class Checkpoints:
         with self._pipeline.together(), told(path, "saved", ExecutionError):
             save(dict(state), checkpoint_id=path, planner=planner)
 
-    def _optimizers(self) -> tuple[str, ...]:
-        """Returns the sorted names of the classes of all processes' optimizers."""
-        own = {type(optimizer).__name__ for optimizer in self._pipeline.optimizers.values()}
-        rows = self._replicas.gather(self._pipeline, own)
-        return tuple(sorted({name for row in rows for names in row for name in names}))
+    def _check(self, path: Path, state: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+        """Raises InputError if the checkpoint ``path`` contains values that no process has.
 
-    def _check(
-        self, path: Path, run: RunState, state: Mapping[str, Any], saved: Mapping[str, Any]
-    ) -> None:
-        """Raises InputError if the checkpoint ``path`` is of another model or other optimizers.
-
-        It is if the optimizers' classes differ or if it contains values that no process has.
         (Values that it lacks, or that have other shapes, are refused by torch when it loads.)
-        ``run`` and ``saved``: contents of the checkpoint; ``state``: the pipeline's state on this
-        process.
+        ``saved``: the keys of the checkpoint; ``state``: the pipeline's state on this process.
         """
-        optimizers = self._optimizers()
-        if run.optimizers != optimizers:
-            raise InputError(
-                f"{path}: run.optimizers: expected {' and '.join(optimizers)}, as the model "
-                f"source makes them, got {' and '.join(run.optimizers)}"
-            )
         own = [f"{section}.{key}" for section, values in state.items() for key in values]
         rows = self._replicas.gather(self._pipeline, own)
         known = {key for row in rows for keys in row for key in keys}
