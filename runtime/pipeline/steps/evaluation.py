@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from pipeloom.ir.errors import InputError
 from ...executor.executor import Executor
 from ...executor.stage_runner import Cell, StageRunner
 from ...measure.memory import Memory
+from ...rank.context import RankContext
 from ...tensors.forward_state import undisturbed
 from ...transport import gathered
 from ..step_inputs import Result, StepData, StepInputs, taken
@@ -53,15 +54,17 @@ class Evaluation:
 
     def __init__(self, own: Prepared) -> None:
         context = own.context
-        options = replace(context.options, pace=False)
-        program = forward_only(context.program)
-        self._context = replace(context, memory=Memory(), options=options, program=program)
-        self._step_end = own.step_end
+        self._training, self._step_end, memory = context, own.step_end, Memory()
         self._shapes = ShapeInference(context, own.skips, grad=False)
         self._runners = {
-            s: own.runner(s, self._context.memory, stashing=False, kind=ForwardRunner)
-            for s in context.role.run
+            s: own.runner(s, memory, stashing=False, kind=ForwardRunner) for s in context.role.run
         }
+
+    @cached_property
+    def _context(self) -> RankContext:
+        options = replace(self._training.options, pace=False)
+        program = forward_only(self._training.program)
+        return replace(self._training, memory=Memory(), options=options, program=program)
 
     def run(
         self, data: StepData, asked: int | None, *, wants_losses: bool, keep_outputs: bool
