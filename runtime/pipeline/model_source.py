@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -131,6 +132,21 @@ def placed_stages(source: ModelSource, count: int, place: Place | None) -> Seque
         place(stage, s) if isinstance(stage, nn.Module) else partial(place, stage, s)
         for s, stage in enumerate(stages)
     ]
+
+
+def check_cut(source: ModelSource, count: int) -> None:
+    """Raises InputError, before processes start, if the source cannot be cut into ``count`` stages.
+
+    Errors of other types are ignored here: they occur again on the ranks, whose messages say
+    where. Under torchrun nothing is checked, as this process is itself a rank.
+    """
+    try:
+        if "RANK" not in os.environ:
+            checked_stages(source, count)
+    except InputError:
+        raise
+    except Exception:
+        pass
 
 
 MOST_CHUNKS = 64

@@ -33,6 +33,7 @@ from ..launch.processes import launch_ranks
 from ..pipeline.layered_source import by_layers
 from ..pipeline.model_source import (
     ModelSource,
+    check_cut,
     checked_batch,
     most_stages,
     on_device,
@@ -86,6 +87,7 @@ def measure_profile(
     check_numbers(stages=stages, ranks=ranks, repeats=repeats, warmup=warmup, in_flight=in_flight)
     if ranks > stages:
         raise InputError(f"ranks: expected at most {stages}, as many as stages, got {ranks}")
+    check_cut(source, stages)
     asked = Asked(in_flight or ranks, not layers, recompute, offload, repeats, warmup)
     count = ranks if together else 1
     options: dict[str, Any] = {

@@ -19,7 +19,8 @@ from pipeloom.ir.model.schedule import Schedule
 from ..device import with_index
 from ..launch.processes import launch_ranks
 from ..models.by_name import load_source
-from ..pipeline.model_source import ModelSource, check_evaluation, on_device
+from ..pipeline.layered_source import as_planned
+from ..pipeline.model_source import ModelSource, check_cut, check_evaluation, on_device
 from ..pipeline.pipeline import Pipeline
 from .callbacks import listening
 from .checkpoints import check_checkpoints
@@ -139,6 +140,7 @@ def run_program(
     if settings.eval_every is not None:
         check_evaluation(named)
     problem = loaded.schedule.problem
+    check_cut(as_planned(named, problem.profile), problem.stages)
     with listening(callbacks, progress=settings.progress) as listener:
         results = launch_ranks(
             train,
