@@ -196,7 +196,7 @@ class Momentum(Untrained):
         ),
         (Untrained(layers=5), "Missing key in checkpoint state_dict: model.blocks.4."),
         (Untrained(layers=3), "expected only what this run's model and optimizers have"),
-        (Momentum(), "Missing key in checkpoint state_dict: optimizer.state."),
+        (Momentum(), ".weight.step: expected only what this run's model and optimizers have"),
     ],
 )
 def test_what_does_not_fit_is_one_line_before_the_first_step(

@@ -276,7 +276,7 @@ def test_after_close_fully_shard_reduces_and_releases_by_itself() -> None:
 
 SAID = {
     "ties": "expected copies of one kind, got [16, 16] trained S(0) at (",
-    "copies averaged": "0.bias: expected a copy of it on each process of data_group, [",
+    "copies averaged": "0.weight: expected a copy of it on each process of data_group, [",
     "experts unnamed": "0.bias is not on all of them",
     "some experts": "0.weight: expected a copy of it on each process of data_group, [0, 1, 2, 3]",
     "sharded in part": "expected fully_shard over the processes of data_group, [0, 1, 2, 3], got",
