@@ -145,7 +145,7 @@ def has_unknown_others(context: RankContext, modules: Mapping[int, nn.Module]) -
         return False
     data = () if options.data_group is None else (processes_of(options.data_group),)
     replicas = prod(map(len, widest([*{*data, *_meshes(modules)}])))
-    joined = max(context.transport.gather(replicas)) * context.transport.size
+    joined: int = max(context.transport.gather(replicas)) * context.transport.size
     if joined < dist.get_world_size() and options.needs_norm:
         raise InputError(
             "norm_groups: expected the process groups over which parameters are shards, as "
