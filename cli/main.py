@@ -45,10 +45,9 @@ USAGE = {
 """Beginnings of messages of argparse, each followed by arguments in the message, and the word by
 which our message about these arguments replaces the beginning."""
 CBC = "pipeloom.solver.exact.cbc"
-LEFT = ("solve_", "rank ")
-"""Prefixes of the names of threads that may still be running at exit: those of
-:func:`pipeloom.solver.core.worker_threads.in_thread`, and those in which a rank sends requests to
-the store (:data:`pipeloom.runtime.transport.store.THREAD`).
+LEFT = "solve_"
+"""Prefix of the names of threads that may still be running at exit: those of
+:func:`pipeloom.solver.core.worker_threads.in_thread`.
 
 A thread that computes in C++ while Python exits would abort the process. The names are repeated
 here because importing these modules takes too long.

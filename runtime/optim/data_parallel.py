@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,9 +17,7 @@ from ..rank.context import RankContext
 from ..rank.role import averaged, averages
 from ..stages.fsdp import ShardedStages
 from ..stages.gradients import clear_unused, flattened, gradient_of, spread
-from .shard_squares import Axes, mesh_axes, processes_of, summed, unlike, wait
-
-_Arrival: TypeAlias = "torch.futures.Future[tuple[float, float]] | None"
+from .shard_squares import Axes, mesh_axes, processes_of, summed, wait
 
 
 class Averaging:
@@ -31,16 +28,11 @@ class Averaging:
     is averaged with the last of these stages that the program averages.
 
     ``group``: the processes with this rank in all replicas. ``axes``: the axes over which each
-    parameter is sharded, by the parameter's ``id``. If each process of the group has its own part
-    of a parameter, as for experts, the gradient already includes the microbatches of all replicas;
-    it is only divided by the number of replicas. ``starts``: whether the stages have not been
+    parameter is sharded, by the parameter's ``id``. ``starts``: whether the stages have not been
     trained yet, so that their parameters and buffers are first set to those of the first replica.
 
-    On a CPU, an average may take as long as the option ``timeout``; an error of another replica
-    ends the wait earlier. On GPUs, the timeout of the group applies.
-
-    ``spans``: by stage, start and end of the all-reduce in the last step, in seconds of
-    ``time.perf_counter``; only on a CPU, and without stages wrapped in ``fully_shard``.
+    On a CPU, an average may take as long as the option ``timeout``. On GPUs, the timeout of the
+    group applies.
     """
 
     def __init__(
@@ -55,22 +47,17 @@ class Averaging:
         self._context, self._group = context, group
         self._sharded = store.sharded if isinstance(store, ShardedStages) else {}
         modules = {s: store.module(s) for s in stages}
-        self._apart = frozenset(
-            id(p)
-            for s, module in modules.items()
-            for name, p in module.named_parameters()
-            if s not in self._sharded and _is_apart(f"stages[{s}]: {name}", p, axes[id(p)], group)
-        )
         home = {id(p): s for s, module in modules.items() for p in module.parameters()}
         self._own = {
             s: [p for p in module.parameters() if home[id(p)] == s] for s, module in modules.items()
         }
-        self._under_way: list[tuple[int, dist.Work | None, Callable[[], None], _Arrival]] = []
-        self.spans: dict[int, tuple[float, float]] = {}
+        self._under_way: list[tuple[int, dist.Work | None, Callable[[], None]]] = []
         self._copies: list[tuple[str, nn.Parameter]] = []
         for stage, module in modules.items():
             whole = () if stage in self._sharded else module.named_parameters()
-            copies = [(n, p) for n, p in whole if id(p) not in self._apart]
+            copies = [*whole]
+            for n, p in copies:
+                _check_copied(f"stages[{stage}]: {n}", p, axes[id(p)], group)
             self._copies += [(f"{n} of stage {stage}", p) for n, p in copies]
             named: dict[str, Tensor] = dict((*copies, *module.named_buffers()))
             if context.options.check:
@@ -79,22 +66,8 @@ class Averaging:
                 start_equal(list(named.values()), group)
 
     def trained(self) -> list[str]:
-        """Returns the names of the parameters of this rank that now require gradients.
-
-        Parameters of which each replica has its own part, such as experts, are left out.
-        """
+        """Returns the names of the averaged parameters of this rank that now require gradients."""
         return [name for name, parameter in self._copies if parameter.requires_grad]
-
-    def start(self) -> None:
-        """Prepares the gradients of earlier steps, to which a step adds, for its average.
-
-        If each replica has its own part of a parameter (as of experts), the gradient at the end of
-        the step is only divided by the number of replicas. As that was done already for the
-        gradient of earlier steps, it is first multiplied by this number.
-        """
-        for parameter in (p for stage in self._own for p in self._trained(stage)):
-            if id(parameter) in self._apart and parameter.grad is not None:
-                parameter.grad.mul_(self._group.size())
 
     def begin(self, stage: int) -> None:
         """Starts averaging the gradients of ``stage``, after its last backward.
@@ -113,11 +86,9 @@ class Averaging:
 
     def finish(self) -> None:
         """Waits for the averages of all stages, and writes them into the gradients."""
-        for stage, work, take, arrival in self._under_way:
+        for stage, work, take in self._under_way:
             wait(self._context, work, f"the average of stage {stage} over the replicas")
             take()
-            if arrival is not None:
-                self.spans[stage] = arrival.wait()
         self._under_way.clear()
         for sharded in self._sharded.values():
             sharded.finish()
@@ -131,12 +102,8 @@ class Averaging:
 
     @torch.no_grad()
     def _send(self, stage: int) -> None:
-        began, every = time.perf_counter(), self._trained(stage)
-        lay_out(every)
-        for parameter in every:
-            if id(parameter) in self._apart and parameter.grad is not None:
-                parameter.grad.div_(self._group.size())
-        trained = [p for p in every if id(p) not in self._apart]
+        trained = self._trained(stage)
+        lay_out(trained)
         if not trained:
             return
         unsure = [parameter for parameter in trained if parameter.grad is None]
@@ -149,10 +116,7 @@ class Averaging:
             spread(flat.div_(self._group.size()), gradients)
             clear_unused(unsure)
 
-        arrival = None  # start and end, which torch does not report on GPUs
-        if work is not None and self._context.device.type == "cpu":
-            arrival = work.get_future().then(lambda _: (began, time.perf_counter()))
-        self._under_way.append((stage, work, take, arrival))
+        self._under_way.append((stage, work, take))
 
     def _check_alike(self, stage: int, named: Mapping[str, Tensor]) -> None:
         """Raises InputError on all replicas if the replicas' tensors of ``stage`` do not match.
@@ -161,13 +125,24 @@ class Averaging:
         ``requires_grad`` must be equal.
         """
         own = {n: (local(t).shape, t.dtype, t.requires_grad) for n, t in named.items()}
-        name = unlike(own, self._group)
+        name = _unlike(own, self._group)
         if name is not None:
             raise InputError(
                 f"stages[{stage}]: expected the same parameters and buffers, trained alike, on all "
-                f"processes of data_group, {name} is not on all of them: experts that each has of "
-                "its own are named in norm_groups, with data_group as their group"
+                f"processes of data_group, {name} is not on all of them"
             )
+
+
+def _unlike(own: Mapping[str, object], group: dist.ProcessGroup) -> str | None:
+    """Returns the first key whose values differ between processes, or that some of them lack.
+
+    Returns None if there is no such key. ``own``: the values of this process, by key. All processes
+    of ``group`` call it.
+    """
+    rows: list[Any] = [None] * group.size()
+    dist.all_gather_object(rows, own, group=group)
+    keys = sorted(set().union(*rows))
+    return next((key for key in keys if any(row.get(key) != own.get(key) for row in rows)), None)
 
 
 @torch.no_grad()
@@ -202,19 +177,16 @@ def make_averaging(
     return Averaging(context, group, axes, starts=starts)
 
 
-def _is_apart(where: str, parameter: nn.Parameter, shards: Axes, group: dist.ProcessGroup) -> bool:
-    """Whether each process of the data group ``group`` has its own part of ``parameter``.
+def _check_copied(
+    where: str, parameter: nn.Parameter, shards: Axes, group: dist.ProcessGroup
+) -> None:
+    """Raises InputError if ``parameter`` is a shard or a DTensor over processes of ``group``.
 
-    Returns False if each of them has a copy. Raises InputError if the parameter is sharded over
-    only some of these processes, or if it is a DTensor with copies on several of them. ``where``:
-    the parameter's name in the message. ``shards``: the axes over which it is sharded.
+    ``where``: the parameter's name in the message. ``shards``: the axes over which it is sharded.
     """
-    me, data = {dist.get_rank()}, {*processes_of(group)}
-    sharded, copied = {*chain(*shards)}, {*chain(*(mesh_axes(parameter).keys() - shards))}
-    if (data & copied) - me or (data & sharded) - me not in (set(), data - me):
+    over, data = {*chain(*shards, *mesh_axes(parameter))}, {*processes_of(group)}
+    if (data & over) - {dist.get_rank()}:
         raise InputError(
-            f"{where}: expected a copy of it on each process of data_group, {sorted(data)}, or "
-            f"shards over all of them, got it over {sorted(copied | sharded)}: fully_shard over "
-            "the others, which averages only over these"
+            f"{where}: expected a copy of it on each process of data_group, {sorted(data)}, got it "
+            f"over {sorted(over)}: fully_shard averages shards"
         )
-    return bool((data & sharded) - me)

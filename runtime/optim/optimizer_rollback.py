@@ -27,7 +27,7 @@ class RevertibleOptimizer:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._tensors: list[tuple[Tensor, Tensor]] = []  # (parameter or gradient, its copy)
-        self._state: dict[Any, dict[Any, tuple[Any, Any]]] | None = None  # None: no step
+        self._state: dict[Any, dict[Any, Any]] | None = None  # a copy; None: no step
         self._groups: list[dict[str, Any]] = []
         self._stepped: list[dict[str, Any]] = []
         self._since: list[dict[str, Any]] = []
@@ -47,7 +47,7 @@ class RevertibleOptimizer:
         written = parameters if self._writes_gradients is False else [*parameters, *gradients]
         self._tensors = [(tensor, tensor.clone()) for tensor in written]
         self._state = {
-            owner: {key: (value, _copy(value)) for key, value in entry.items()}
+            owner: {key: _copy(value) for key, value in entry.items()}
             for owner, entry in self._optimizer.state.items()
         }
         versions = [gradient._version for gradient in gradients]
@@ -75,13 +75,8 @@ class RevertibleOptimizer:
             return
         for tensor, copied in self._tensors:
             tensor.copy_(copied)
-        state = self._optimizer.state
-        for owner in [owner for owner in state if owner not in self._state]:
-            del state[owner]
-        for owner, entry in self._state.items():
-            state[owner].clear()
-            for key, (value, copied) in entry.items():
-                state[owner][key] = value.copy_(copied) if isinstance(value, Tensor) else copied
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._state)
 
     def redo(self, *, steps: bool) -> None:
         """Steps again if ``steps``, with the current gradients and the options of the undone step.

@@ -13,18 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from math import prod
-from operator import eq
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from pipeloom.ir.errors import InputError
+
 from ..dtensors import is_dtensor, local
 from ..rank.context import RankContext
 from ..transport import wait_for
 
-Key = TypeVar("Key")
 Processes: TypeAlias = tuple[int, ...]
 Axes: TypeAlias = frozenset[Processes]
 Squares: TypeAlias = Callable[[Sequence[nn.Parameter]], float]
@@ -36,24 +36,6 @@ def processes_of(group: dist.ProcessGroup | None) -> Processes:
     For None, returns those of all processes.
     """
     return tuple(dist.get_process_group_ranks(group))
-
-
-def unlike(
-    own: Mapping[Key, Any], group: dist.ProcessGroup, alike: Callable[[Any, Any], bool] = eq
-) -> Key | None:
-    """Returns the first key whose values differ between processes, or that some of them lack.
-
-    Returns None if there is no such key. ``own``: the values of this process, by key; keys are
-    compared in sorted order. ``alike``: whether two values count as equal. All processes of
-    ``group`` call it.
-    """
-    rows: list[Any] = [None] * group.size()
-    dist.all_gather_object(rows, own, group=group)
-    for key in sorted(set().union(*rows)):
-        found = [row[key] for row in rows if key in row]
-        if len(found) < len(rows) or not all(alike(found[0], other) for other in found):
-            return key  # type: ignore[no-any-return]
-    return None
 
 
 def mesh_axes(parameter: nn.Parameter) -> dict[Processes, tuple[dist.ProcessGroup, bool]]:
@@ -91,8 +73,9 @@ class ShardSquares:
 
     Each element counts once, whether it is in a shard of another process or has copies. ``groups``:
     all axes of this rank's parameters with their process groups, in the same order in all
-    processes; the widest axes form a grid. ``axes``: by the ``id`` of each sharded parameter, the
-    axes over which it is sharded. All processes of the groups call it and get the same bits.
+    processes. ``axes``: by the ``id`` of each sharded parameter, the axes over which it is sharded.
+    All processes of the groups create and call it, and get the same bits. Raises InputError unless
+    sums over one of the widest axes after the other include each process exactly once.
     """
 
     def __init__(
@@ -103,16 +86,24 @@ class ShardSquares:
     ) -> None:
         self._context, self._groups = context, [groups[axis] for axis in widest([*groups])]
         self._shards = {key: prod(map(len, over)) for key, over in axes.items()}
+        self._processes = prod(group.size() for group in self._groups)
+        if self._sum(1.0) != self._processes:
+            every = sorted({process for axis in groups for process in axis})
+            raise InputError(
+                f"norm_groups: expected groups that make up one mesh of the processes {every}"
+            )
 
     def __call__(self, parameters: Sequence[nn.Parameter]) -> float:
         by_shards: dict[int, list[nn.Parameter]] = {}
         for parameter in parameters:
             by_shards.setdefault(self._shards.get(id(parameter), 1), []).append(parameter)
-        processes = prod(group.size() for group in self._groups)
-        found = sum(squares_of(own) * n / processes for n, own in by_shards.items())
+        found = (squares_of(own) * n / self._processes for n, own in by_shards.items())
+        return self._sum(sum(found))
+
+    def _sum(self, value: float) -> float:
         for group in self._groups:
-            found = summed(self._context, found, group, "the norm over the shards")
-        return found
+            value = summed(self._context, value, group, "the norm over the shards")
+        return value
 
 
 @torch.no_grad()
@@ -134,7 +125,7 @@ def summed(context: RankContext, value: float, group: dist.ProcessGroup, what: s
     """Returns the sum of ``value`` over the processes of ``group``, with the same bits on all.
 
     The host waits for the all-reduce. On a CPU, raises ConnectionError if it takes longer than the
-    timeout or another replica fails. ``what``: the name of this sum in error messages.
+    timeout or a connection is lost. ``what``: the name of this sum in error messages.
     """
     total = torch.tensor(value, dtype=torch.float64, device=context.device)
     wait(context, dist.all_reduce(total, group=group, async_op=True), what)
@@ -144,10 +135,10 @@ def summed(context: RankContext, value: float, group: dist.ProcessGroup, what: s
 def wait(context: RankContext, work: dist.Work | None, what: str) -> None:
     """Waits for the collective ``work`` over replicas or shards; on a GPU, only the stream waits.
 
-    On a CPU, raises ConnectionError if it takes longer than the timeout or another replica fails.
+    On a CPU, raises ConnectionError if it takes longer than the timeout or a connection is lost.
     ``what``: the name of the collective in error messages.
     """
     assert work is not None
     on_host, seconds = context.device.type == "cpu", context.options.timeout
     timeout = timedelta(seconds=seconds) if on_host else None
-    wait_for(work, timeout, what, context.transport.faults)
+    wait_for(work, timeout, what)

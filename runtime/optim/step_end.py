@@ -7,7 +7,7 @@ norm of all gradients, and explains the *verdict*.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -23,7 +23,7 @@ from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
 from ..rank.role import has_relays
 from .data_parallel import make_averaging
-from .norm_groups import check_norm_groups, make_norm_squares, shard_axes
+from .norm_groups import has_unknown_others, make_norm_squares, shard_axes
 from .optimizers import make_optimizers
 from .shared_parameters import SharedParameters
 
@@ -67,8 +67,8 @@ class StepEnd:
         summed = bool(self.stashes) or not options.scale_grads
         self._shares = 1 if summed else program.schedule.problem.microbatches
         self.seed = torch.tensor(1.0 / self._shares, dtype=torch.float64, device=context.device)
-        self.may_be_shards = check_norm_groups(options, self.modules)
-        self.squares, self._copies = make_norm_squares(context, self.modules, axes)
+        self.may_be_shards = has_unknown_others(context, self.modules)
+        self.squares = make_norm_squares(context, self.modules, axes)
         stepped = [i.stage for i in program.instructions[role.rank] if isinstance(i, ir.Step)]
         self._first = None if has_relays(program) else next(iter(stepped), None)
         self.updates = True
@@ -89,8 +89,6 @@ class StepEnd:
             self.clear_gradients()
         elif self._reduces:
             self.shared.begin()
-        if self.averaging is not None:
-            self.averaging.start()
         self.updates, self.adds_up = updates, not updates
 
     def clear_gradients(self) -> None:
@@ -118,14 +116,6 @@ class StepEnd:
         """Ends a step that raised an error: restores the gradients of earlier steps."""
         self.shared.restore()
 
-    @property
-    def averages(self) -> Mapping[int, tuple[float, float]]:
-        """Start and end of each stage's averaging over replicas in the last step, by stage.
-
-        They are seconds of ``time.perf_counter``. Empty without replicas, and on GPUs.
-        """
-        return {} if self.averaging is None else self.averaging.spans
-
     def reduce(self, stages: tuple[int, ...]) -> Call:
         """Returns the function that runs the instruction ``reduce`` of ``stages``."""
         self._reduces = True
@@ -150,8 +140,6 @@ class StepEnd:
         module = self._store.module(stage)
         if not self._store.resident or any(map(is_dtensor, module.parameters())):
             before.append(lambda: lay_out(module.parameters()))
-        if self._copies is not None:
-            before.append(partial(self._copies.gradients, stage))
         return partial(self._step, stage, before)
 
     def _step(self, stage: int, before: Sequence[Call]) -> None:

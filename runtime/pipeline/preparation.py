@@ -181,8 +181,6 @@ def store_for(
     for complex parameters that would be cast, and for stages wrapped in ``fully_shard`` that the
     program or the options exclude.
     """
-    if options.sum_dtype is not None:
-        _check_real(modules)
     sharded = next((s for s, module in modules.items() if is_sharded(module)), None)
     if sharded is not None:
         _check_sharded(sharded, program, options, role)
@@ -205,16 +203,6 @@ def _dtype_elsewhere(
     rows = options.gather_early(own)
     found = sorted(set().union(*rows))
     return getattr(torch, found[0].removeprefix("torch.")) if found else None
-
-
-def _check_real(modules: Mapping[int, nn.Module]) -> None:
-    for s, module in modules.items():
-        for name, parameter in module.named_parameters():
-            if parameter.is_complex():
-                raise InputError(
-                    f"stages[{s}]: {name} is {parameter.dtype}: expected real parameters with "
-                    "param_dtype or reduce_dtype, whose numbers have no imaginary part"
-                )
 
 
 def _check_sharded(stage: int, program: Program, options: PipelineOptions, role: RankRole) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -16,8 +15,7 @@ from pipeloom.ir.model.schedule import Schedule
 from ..device import Device
 from ..errors import ExecutionError
 from ..executor.executor import Executor
-from ..measure.plan_deviation import made_without_barrier
-from ..measure.trace import Marks, measured_schedule
+from ..measure.trace import measured_schedule
 from ..probes.measuring import check_numbers
 from ..probes.stage_probe import Asked
 from ..rank.loss_scale import LossScale
@@ -32,7 +30,7 @@ from .model_source import ModelSource, Place, options_of, placed_stages
 from .preparation import context_after, context_of
 from .state import PipelineState
 from .step_inputs import StepData
-from .steps.forward_rounds import ForwardRounds
+from .steps.evaluation import Evaluation
 from .steps.prepared import Prepared
 
 
@@ -50,7 +48,7 @@ class RankPipeline:
             with given.made_together():
                 context = context_of(program, stages, given, held)
                 own = Prepared(context, held, self.finish)
-                self._forward_rounds = ForwardRounds(own)
+                self._forward_rounds = Evaluation(own)
             self.program, self.device, self.store = program, context.device, context.store
             self.num_stages, self.microbatches = problem.stages, problem.microbatches
             self.rank, self._transport = context.role.rank, context.transport
@@ -62,8 +60,6 @@ class RankPipeline:
             self._given_held = ExitStack()
             self._state = PipelineState(context, own.step_end)
             self._first = FirstStep(context, own.step_end)
-            if self.rank == 0 and (note := self.barrier_note) is not None:
-                warnings.warn(note, stacklevel=2)
             self._held = held.pop_all()
 
     @classmethod
@@ -235,15 +231,6 @@ class RankPipeline:
         """
         return ending_together(self._transport)
 
-    @property
-    def barrier_note(self) -> str | None:
-        """A warning that all ranks wait for the gradient norm before they step.
-
-        None if they do not wait, or if the schedule is suitable for such a barrier.
-        """
-        waits = self._own.context.waits_for_norm
-        return made_without_barrier(self.program.schedule) if waits else None
-
     def profile(
         self,
         *inputs: Batch,
@@ -293,15 +280,15 @@ class RankPipeline:
         own.clear()
         return found
 
-    def marks(self) -> Marks:
-        """Returns the start and end of this rank's ops and averages in the last step.
+    def marks(self) -> list[float]:
+        """Returns the start and end of this rank's ops in the last step, alternating.
 
-        They are seconds of this process's ``time.perf_counter``; averages are those of gradients
-        over replicas. Raises InputError if no step has run.
+        They are seconds of this process's ``time.perf_counter``. Raises InputError if no step has
+        run.
         """
-        return Marks(self._executor().clock.seconds(), dict(self._ran.step_end.averages))
+        return self._executor().clock.seconds()
 
-    def gather_trace(self, marks: Marks | None = None) -> Schedule:
+    def gather_trace(self, marks: Sequence[float] | None = None) -> Schedule:
         """Returns the last step of all ranks as a schedule with measured times (milliseconds).
 
         All times are on one clock, from the start of the first op on any rank.
@@ -310,7 +297,7 @@ class RankPipeline:
         call it.
         """
         offset, ops = clock_offset(self._transport), self._executor().ops
-        own = (marks or self.marks()).later(offset)
+        own = [mark + offset for mark in marks or self.marks()]
         rows = self._transport.gather((ops, own, self.peak_memory))
         return measured_schedule(self._ran.context.program.schedule, rows)
 

@@ -27,7 +27,7 @@ from torch import nn
 
 from pipeloom.ir.errors import InputError
 
-from ..transport import faults_under_way, wait_for
+from ..transport import wait_for
 from .gradients import gradient_of
 from .store import StageStore, check_frozen, device_of
 
@@ -48,14 +48,9 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def parameter_groups(part: FSDPModule) -> tuple[Any, ...]:
-    """Returns torch's parameter groups of ``part``.
-
-    In older versions of torch, at most one exists.
-    """
+    """Returns torch's parameter groups of ``part``."""
     state: Any = part._get_fsdp_state()
-    if hasattr(state, "_fsdp_param_groups"):
-        return tuple(state._fsdp_param_groups)
-    return () if state._fsdp_param_group is None else (state._fsdp_param_group,)
+    return tuple(state._fsdp_param_groups)
 
 
 class ShardedModule:
@@ -72,7 +67,7 @@ class ShardedModule:
     ) -> None:
         from torch.distributed.fsdp import FSDPModule
 
-        self._stage, self._timeout, self._faults = stage, timeout, faults_under_way()
+        self._stage, self._timeout = stage, timeout
         self._device = device_of([module]).type
         self._parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
         self._states: list[Any] = [part._get_fsdp_state() for part in self._parts]
@@ -166,7 +161,7 @@ class ShardedModule:
             for work in [result.all_gather_work for result in results if result]:
                 if isinstance(work, dist.Work):
                     what = f"gathering the shards of stage {self._stage} over the replicas"
-                    wait_for(work, self._timeout, what, self._faults)
+                    wait_for(work, self._timeout, what)
         for handle in under_way:
             if handle is not None:
                 handle.wait()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..dtensors import lay_out, local, whole
 from .flat_parameters import message_of
-from .gradients import clear_unused, nothing
+from .gradients import NOTHING, clear_unused
 
 
 class GradientAccumulator:
@@ -36,7 +36,7 @@ class GradientAccumulator:
         owned: bool,
     ) -> None:
         self._parameters, self._device, self._owned = parameters, device, owned
-        self.message, self._start = message_of(parameters, dtype), nothing(dtype)
+        self.message = message_of(parameters, dtype)
         self._unsure: list[nn.Parameter] = []  # gradients only received with D's, maybe unused
 
     def begin(self) -> None:
@@ -59,7 +59,7 @@ class GradientAccumulator:
         if sent is None:
             sent = self.message.empty(self._device)
             for view in self.message.tensors(sent):
-                view.fill_(self._start)
+                view.fill_(NOTHING)
         if not self._owned:
             lay_out(self._parameters)
             views = self.message.tensors(sent)

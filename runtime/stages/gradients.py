@@ -14,50 +14,33 @@ from torch import Tensor, nn
 
 from ..dtensors import local
 
-NOTHING = -0.0
-
-
-def nothing(dtype: torch.dtype) -> complex:
-    """Returns the initial value of sums of this dtype: -0.0, for a complex dtype in both parts."""
-    return complex(NOTHING, NOTHING) if dtype.is_complex else NOTHING
+NOTHING = -0.0  # the initial value of sums
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
     """Returns the parameter's gradient; if it has none, first sets it to -0.0 everywhere."""
     if parameter.grad is None:
         dtype = parameter.grad_dtype or parameter.dtype
-        parameter.grad = torch.full_like(parameter, nothing(dtype), dtype=dtype)
+        parameter.grad = torch.full_like(parameter, NOTHING, dtype=dtype)
     return parameter.grad
 
 
-def reals(tensor: Tensor) -> Tensor:
-    """Returns a complex tensor as a view of real numbers (..., 2); other tensors unchanged.
-
-    It is a copy if the conjugate bit is set.
-    """
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-
-
 def flattened(gradients: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:
-    """Returns the gradients as one flat tensor of real numbers, for a message.
+    """Returns the gradients as one flat tensor, for a message.
 
     ``dtype``: the dtype of the result; None: one that can represent all gradients. A single
     gradient is not copied if possible.
     """
-    parts = [reals(gradient).flatten() for gradient in gradients]
+    parts = [gradient.flatten() for gradient in gradients]
     flat = parts[0] if len(parts) == 1 else torch.cat(parts)
     return flat.to(dtype or flat.dtype)
 
 
 def spread(flat: Tensor, gradients: Sequence[Tensor]) -> None:
     """Copies ``flat``, which :func:`flattened` has returned for ``gradients``, back into them."""
-    sizes = [gradient.numel() * (1 + gradient.is_complex()) for gradient in gradients]
-    for gradient, part in zip(gradients, torch.split(flat, sizes), strict=True):
-        if gradient.is_complex():
-            pairs = part.to(gradient.dtype.to_real()).view(*gradient.shape, 2)
-            gradient.copy_(torch.complex(*pairs.unbind(-1)))
-        else:
-            gradient.copy_(part.view_as(gradient))
+    parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
 
 
 @torch.no_grad()
@@ -66,7 +49,7 @@ def clear_unused(parameters: Sequence[nn.Parameter]) -> None:
     found = [p for p in parameters if p.grad is not None]
     if not found:
         return
-    here = [reals(local(gradient_of(parameter))) for parameter in found]
+    here = [local(gradient_of(parameter)) for parameter in found]
     unused = torch.stack([((x == 0) & x.signbit()).all() for x in here]).tolist()
     for parameter in (p for p, none in zip(found, unused, strict=True) if none):
         parameter.grad = None

@@ -20,7 +20,7 @@ from pipeloom.ir.units import counted
 
 from ..errors import ShapeError
 from .rows import cut
-from .trees import shown, tensors
+from .trees import tensors
 
 Batch: TypeAlias = Any  # see above
 
@@ -40,8 +40,8 @@ def split(batch: Batch, microbatches: int, name: str) -> Sequence[Any]:
     """Returns the microbatches of a batch, which is split into equal parts along dimension 0.
 
     A batch that is already split is returned unchanged. Raises ShapeError, with the batch's
-    ``name``, if a tensor cannot be split evenly, if the batch is split into another number of
-    microbatches, or if these differ in structure or dtype.
+    ``name``, if a tensor cannot be split evenly, or if the batch is split into another number of
+    microbatches.
     """
     if not is_cut(batch):
         return _parts(batch, microbatches, name)
@@ -49,12 +49,6 @@ def split(batch: Batch, microbatches: int, name: str) -> Sequence[Any]:
         raise ShapeError(
             f"{name}: expected {counted(microbatches, 'microbatch')}, got {len(batch)}"
         )
-    first = _likeness(batch[0])
-    for j, part in enumerate(batch):
-        if _likeness(part) != first:
-            raise ShapeError(
-                f"{name}: microbatch {j} is {shown(part)}, microbatch 0 {shown(batch[0])}"
-            )
     parts: Sequence[Any] = batch
     return parts
 
@@ -67,11 +61,6 @@ def split_options(options: Mapping[str, Any], microbatches: int) -> list[dict[st
     """
     cut = {name: _option(value, microbatches, name) for name, value in options.items()}
     return [{name: parts[j] for name, parts in cut.items()} for j in range(microbatches)]
-
-
-def option_counts(options: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the lengths of those keyword arguments that are lists of microbatches, by name."""
-    return {name: len(value) for name, value in options.items() if _is_option_cut(value)}
 
 
 def _option(value: Any, microbatches: int, name: str) -> Sequence[Any]:
@@ -101,18 +90,6 @@ def _cut(leaf: Any, microbatches: int, name: str) -> Sequence[Any]:
         return cut(leaf, microbatches, name)
     _check_plain(leaf, name)
     return [leaf] * microbatches
-
-
-def _likeness(part: Any) -> object:
-    """Returns the properties of a microbatch that must be equal for all microbatches of a batch.
-
-    These are its structure, the dtype and the number of dimensions of each tensor, and, in a nested
-    microbatch, the types of other values.
-    """
-    if isinstance(part, Tensor):
-        return part.dim(), part.dtype
-    leaves, tree = _pytree.tree_flatten(part)
-    return tree, [(x.dim(), x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
 
 
 def _check_plain(value: object, name: str) -> None:

@@ -119,20 +119,6 @@ def saved_keys(path: Path) -> Mapping[str, Any]:
     return _metadata(path).state_dict_metadata
 
 
-def check_files(path: Path) -> None:
-    """Raises InputError if a file of the checkpoint ``path`` is missing or too short."""
-    ends: dict[str, int] = {}
-    for value in _metadata(path).storage_data.values():
-        name = value.relative_path
-        ends[name] = max(ends.get(name, 0), value.offset + value.length)
-    for name, end in ends.items():
-        file = path / name
-        size = file.stat().st_size if file.is_file() else -1
-        if size < end:
-            got = "no file" if size < 0 else size
-            raise InputError(f"{file}: expected {end} bytes, according to {METADATA}, got {got}")
-
-
 @contextmanager
 def told(path: Path, done: str, kind: type[PipeloomError] = InputError) -> Iterator[None]:
     """A context that turns an error of ``torch.distributed.checkpoint`` into one of class ``kind``.

@@ -27,7 +27,7 @@ from pipeloom.ir.errors import InputError
 from ..device import Device
 from ..errors import ExecutionError
 from ..pipeline.pipeline import Pipeline
-from .checkpoint_reader import Planner, Reader, check_files, complete, latest, saved_keys, told
+from .checkpoint_reader import Planner, Reader, complete, latest, saved_keys, told
 from .replicas import Replicas
 from .settings import RunSettings
 
@@ -42,12 +42,11 @@ OPTIONS = "param_groups."
 class RunState:
     """The part of a checkpoint that describes the run that saved it.
 
-    ``step``: the number of the next step (from 0). ``optimizers``: the names of the optimizers'
-    classes. ``processes``: the number of processes, whose random states are saved.
+    ``step``: the number of the next step (from 0). ``processes``: the number of processes, whose
+    random states are saved.
     """
 
     step: int
-    optimizers: tuple[str, ...]
     processes: int
 
 
@@ -56,7 +55,7 @@ def read_run(path: Path) -> RunState:
 
     Raises InputError if it cannot be read.
     """
-    state: dict[str, dict[str, Any]] = {"run": {"step": 0, "optimizers": (), "processes": 0}}
+    state: dict[str, dict[str, Any]] = {"run": {"step": 0, "processes": 0}}
     missing = [key for key in state["run"] if f"run.{key}" not in saved_keys(path)]
     if missing:
         raise InputError(f"{path}: run.{missing[0]}: missing; expected a checkpoint of run --save")
@@ -73,7 +72,6 @@ def check_checkpoints(settings: RunSettings) -> None:
     begin = 0
     if settings.resume is not None:
         path = latest(settings.resume)
-        check_files(path)
         begin = read_run(path).step
         if begin >= settings.steps:
             raise InputError(
@@ -118,12 +116,7 @@ class Checkpoints:
         """
         path = Path(folder) / f"step-{step:06}"
         partial = path.with_name(f".{path.name}.partial")
-        run = {
-            "step": step,
-            "optimizers": self._optimizers(),
-            "processes": self._processes,
-            "random": self._random(),
-        }
+        run = {"step": step, "processes": self._processes, "random": self._random()}
         state = {**self._pipeline.state_dict(), "run": run}
         if self._process == 0:
             shutil.rmtree(partial, ignore_errors=True)
@@ -133,19 +126,17 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)  # an incomplete one
             partial.rename(path)
 
-    def load(self, path: Path, seed: int) -> tuple[int, str | None]:
-        """Loads the checkpoint ``path``; returns the number of the next step, and a note or None.
+    def load(self, path: Path, seed: int) -> int:
+        """Loads the checkpoint ``path``; returns the number of the next step.
 
-        The optimizers' options in the checkpoint override those of the source; the note lists the
-        differences and is equal on all processes. Random states are restored if the number of
-        processes is that of the saved run; otherwise they are seeded from ``seed`` and the step.
-        Raises InputError on all processes if the checkpoint is of another model or other
-        optimizers.
+        The optimizers' options in the checkpoint override those of the source. Random states are
+        restored if the number of processes is that of the saved run; otherwise they are seeded from
+        ``seed`` and the step. Raises InputError on all processes if the checkpoint is of another
+        model or other optimizers.
         """
         run, saved = read_run(path), saved_keys(path)
         state = self._pipeline.state_dict()
-        self._check(path, run, state, saved)
-        own = _options(state)
+        self._check(path, state, saved)
         for section, values in state.items():
             state[section] = {
                 key: value
@@ -161,22 +152,7 @@ class Checkpoints:
             Device(torch.device(kind)).generator().set_state(numbers)
         if not random:
             torch.manual_seed(seed + run.step)
-        return run.step, self._overruled(own, _options(state))
-
-    def _overruled(self, own: Mapping[str, Any], loaded: Mapping[str, Any]) -> str | None:
-        """Returns a line about optimizer options that a checkpoint overrides, or None.
-
-        It lists the options whose values differ, on any process; None if there are none. ``own``:
-        the options of the source. ``loaded``: those of the checkpoint.
-        """
-        here = [
-            f"{key.rpartition('.')[2]}: {value} of the checkpoint, not {own[key]}"
-            for key, value in loaded.items()
-            if value != own[key]
-        ]
-        rows = self._replicas.gather(self._pipeline, sorted(set(here)))
-        found = sorted({line for row in rows for lines in row for line in lines})
-        return "; ".join(found) or None
+        return run.step
 
     def _random(self) -> dict[str, dict[str, Tensor]]:
         """Returns the states of this process's random generators.
@@ -198,28 +174,12 @@ class Checkpoints:
         with self._pipeline.together(), told(path, "saved", ExecutionError):
             save(dict(state), checkpoint_id=path, planner=planner)
 
-    def _optimizers(self) -> tuple[str, ...]:
-        """Returns the sorted names of the classes of all processes' optimizers."""
-        own = {type(optimizer).__name__ for optimizer in self._pipeline.optimizers.values()}
-        rows = self._replicas.gather(self._pipeline, own)
-        return tuple(sorted({name for row in rows for names in row for name in names}))
+    def _check(self, path: Path, state: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+        """Raises InputError if the checkpoint ``path`` contains values that no process has.
 
-    def _check(
-        self, path: Path, run: RunState, state: Mapping[str, Any], saved: Mapping[str, Any]
-    ) -> None:
-        """Raises InputError if the checkpoint ``path`` is of another model or other optimizers.
-
-        It is if the optimizers' classes differ or if it contains values that no process has.
         (Values that it lacks, or that have other shapes, are refused by torch when it loads.)
-        ``run`` and ``saved``: contents of the checkpoint; ``state``: the pipeline's state on this
-        process.
+        ``saved``: the keys of the checkpoint; ``state``: the pipeline's state on this process.
         """
-        optimizers = self._optimizers()
-        if run.optimizers != optimizers:
-            raise InputError(
-                f"{path}: run.optimizers: expected {' and '.join(optimizers)}, as the model "
-                f"source makes them, got {' and '.join(run.optimizers)}"
-            )
         own = [f"{section}.{key}" for section, values in state.items() for key in values]
         rows = self._replicas.gather(self._pipeline, own)
         known = {key for row in rows for keys in row for key in keys}
@@ -228,15 +188,3 @@ class Checkpoints:
             raise InputError(
                 f"{path}: {left[0]}: expected only what this run's model and optimizers have"
             )
-
-
-def _options(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the optimizers' options in ``state``, such as ``lr``, by key.
-
-    Tensors are converted to numbers or lists, so that options can be compared.
-    """
-    return {
-        key: value.tolist() if isinstance(value, Tensor) else value
-        for key, value in state.get("optimizer", {}).items()
-        if key.startswith(OPTIONS)
-    }

@@ -11,11 +11,9 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from ..measure.plan_deviation import other_size, over_the_limit
-from ..measure.trace import Marks
+from ..measure.memory_limit import over_the_limit
 from ..pipeline.model_source import BATCH, EVAL_BATCH, ModelSource
 from ..pipeline.pipeline import Pipeline
-from ..probes.measuring import sequences
 from .checkpoint_reader import latest
 from .checkpoints import Checkpoints
 from .replicas import Replicas
@@ -75,7 +73,7 @@ class TrainingLoop:
         self.notes: dict[str, str] = {}
         self.peaks: list[int] = []
         self.records: list[StepRecord] = []
-        self._marks = deque[Marks](maxlen=KEPT)
+        self._marks = deque[list[float]](maxlen=KEPT)
 
     def resume(self, pipeline: Pipeline) -> None:
         """Loads the checkpoint from which to resume, if the settings contain one.
@@ -86,8 +84,7 @@ class TrainingLoop:
         settings = self._settings
         if settings.resume is not None:
             checkpoints = Checkpoints(pipeline, self._replicas)
-            self.step, note = checkpoints.load(latest(settings.resume), settings.seed)
-            self.notes |= {} if note is None else {"resumed": note}
+            self.step = checkpoints.load(latest(settings.resume), settings.seed)
         elif settings.save is not None:
             pipeline.state_dict()  # raises for ambiguous names
 
@@ -100,7 +97,7 @@ class TrainingLoop:
             if self._listener is not None and pipeline.rank == self._replicas.index == 0:
                 self._listener(record)
 
-    def median(self) -> tuple[int, Marks]:
+    def median(self) -> tuple[int, list[float]]:
         """Returns the number of the step with the median time, and its measured times on this rank.
 
         Only the last :data:`KEPT` steps count, without the run's first one if there are others, as
@@ -132,7 +129,7 @@ class TrainingLoop:
         self.peaks = [*map(max, peaks, self.peaks or peaks)]
         loss = mean_loss(every)
         tokens = self._replicas.count * sum(x.numel() for x in inputs)
-        norm, note = pipeline.grad_norm, self._note(pipeline, sequences(inputs), peaks, loss)
+        norm, note = pipeline.grad_norm, self._note(pipeline, peaks, loss)
         return StepRecord(
             self.step - 1, loss, max(seconds), tokens, norm, max(peaks), evaluated, note
         )
@@ -157,19 +154,15 @@ class TrainingLoop:
         rows = self._replicas.gather(pipeline, [loss.item() for loss in losses])
         return mean_loss([losses for row in rows for losses in row])
 
-    def _note(
-        self, pipeline: Pipeline, size: int | None, peaks: Sequence[int], loss: float
-    ) -> str | None:
+    def _note(self, pipeline: Pipeline, peaks: Sequence[int], loss: float) -> str | None:
         """Returns new warnings about the last step in one line, or None if there are none.
 
-        A kind of warning is new if no earlier step had one. ``size``: the number of sequences per
-        microbatch; None if unknown. ``peaks``: for each rank, the peak bytes of activations.
-        ``loss``: the step's.
+        A kind of warning is new if no earlier step had one. ``peaks``: for each rank, the peak
+        bytes of activations. ``loss``: the step's.
         """
         finite = math.isfinite(loss)
         found = {
             "loss": None if finite else f"the loss is {loss} in step {self.step - 1}",
-            "size": other_size(pipeline.program.schedule, size),
             "memory": over_the_limit(pipeline.program, peaks),
         }
         new = {kind: line for kind, line in found.items() if line and kind not in self.notes}

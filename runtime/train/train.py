@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,6 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..device import with_index
 from ..launch.processes import launch_ranks
-from ..measure.plan_deviation import other_model, parameter_bytes
 from ..models.by_name import load_source
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import ModelSource, check_cut, check_evaluation, on_device
@@ -167,31 +165,23 @@ def train(
     loop.resume(pipeline)
     loop.run(pipeline)
     pipeline.finish()
-    own = parameter_bytes(pipeline.modules), _lines(pipeline)
-    rows = replicas.gather(pipeline, (*own, pipeline.device_peak))
-    sizes, lines, _ = zip(*(cell for row in rows for cell in row), strict=True)
+    rows = replicas.gather(pipeline, (_lines(pipeline), pipeline.device_peak))
+    lines = [line for row in rows for some, _ in row for line in some]
     number, marks = loop.median()
     measured = pipeline.gather_trace(marks)
-    barrier_note = pipeline.barrier_note
     pipeline.close()
     records = loop.records
-    notes = (
-        *loop.notes.values(),
-        other_model(program.schedule, {s: n for one in sizes for s, n in one.items()}),
-        barrier_note,
-        *dict.fromkeys(line for some in lines for line in some),
-    )
     return RunResult(
         losses=tuple(record.loss for record in records),
         seconds=tuple(record.seconds for record in records),
         peak_memory=tuple(loop.peaks),
         device_peak=tuple(
-            max((peak for *_, peak in column if peak), default=None)
+            max((peak for _, peak in column if peak), default=None)
             for column in zip(*rows, strict=True)
         ),
         measured=measured,
         planned=program.schedule,
-        notes=tuple(filter(None, notes)),
+        notes=(*loop.notes.values(), *dict.fromkeys(lines)),
         replicas=replicas.count,
         first_step=records[0].step,
         evaluations=tuple((r.step, r.eval_loss) for r in records if r.eval_loss is not None),
@@ -220,6 +210,4 @@ def make_pipeline(
         **settings.options(),
         **{"group": replicas.group, "data_group": replicas.data_group, "device": device},
     }
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "all ranks wait before")  # the result's notes contain it
-        return Pipeline.from_source(program, model, place=place, **options)
+    return Pipeline.from_source(program, model, place=place, **options)

@@ -1,20 +1,18 @@
-"""Ends all ranks and replicas immediately if one rank fails; all of them raise its error.
+"""Ends all ranks and replicas if one rank fails; all of them raise its error.
 
 ::
 
     rank 0   raises, publishes the error in the store, closes its connections
     rank 1   waits for rank 0: the connection is closed; reads the error, closes its own connections
     rank 2   waits for rank 1: the same
-    replica  waits for an average, longer than SLICE: finds the error, and ends likewise
+    replica  waits for an average, until rank 0's process ends or the timeout: reads the error
 
-A step without errors sends no additional message. Waits shorter than SLICE make no request to the
-store.
+A step without errors sends no additional message and makes no request to the store.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field, replace
@@ -26,14 +24,13 @@ import torch.distributed as dist
 from pipeloom.ir.errors import InputError, PipeloomError, in_words, of_rank
 
 from ..errors import ExecutionError, ShapeError
-from .store import LINGER, PATIENCE, SLACK, Store, StoreLostError, in_short, this_rank_serves
+from .store import LINGER, PATIENCE, Store, StoreLostError, in_short, this_rank_serves
 
 if TYPE_CHECKING:
     from .base import Transport
 
 T = TypeVar("T")
 EVERYWHERE = "everywhere"  # value of an error's attribute ``agreed``, see :func:`agreed`
-SLICE = timedelta(milliseconds=50)  # interval at which a wait looks for published errors
 KINDS: dict[str, type[PipeloomError]] = {
     kind.__name__: kind for kind in (InputError, ShapeError, ExecutionError)
 }
@@ -111,29 +108,6 @@ class Faults:
             return fault
         return replace(fault, text=f"process {fault.process}, {fault.text}")
 
-    def wait(self, work: dist.Work, timeout: timedelta) -> None:
-        """Waits for a collective on a CPU, like ``work.wait(timeout)``.
-
-        Raises RuntimeError as that method does, and ConnectionError if a fault is published
-        meanwhile.
-        """
-        end = time.monotonic() + timeout.total_seconds()
-        while True:
-            left = timedelta(seconds=max(end - time.monotonic(), 1e-3))
-            try:
-                work.wait(min(SLICE, left))
-                return
-            except RuntimeError:
-                if left <= SLICE:
-                    raise
-            if work.is_completed():  # completed meanwhile, or failed: then wait raises its error
-                work.wait()
-                return
-            self._store.allow(left.total_seconds())
-            with suppress(StoreLostError):
-                if self.there():
-                    raise ConnectionError(self.named(self.first()).text)
-
     def silent(self, processes: Sequence[int]) -> tuple[list[int], str]:
         """Returns the processes that do not answer, and a text about them to append to a message.
 
@@ -157,7 +131,7 @@ class Faults:
         If it serves the store, it then waits, at most LINGER seconds, until ``processes`` announce
         it, too.
         """
-        self._store.allow(LINGER + SLACK)  # no call is pending when the rank ends
+        self._store.allow(LINGER)
         key = f"{self.key}/left"
         with suppress(StoreLostError):
             self._store.set(f"{key}/{self.process}")
@@ -239,23 +213,18 @@ def may_be_anothers(error: BaseException | None) -> bool:
     return False
 
 
-def wait_for(
-    work: dist.Work, timeout: timedelta | None, what: str, faults: Faults | None = None
-) -> None:
+def wait_for(work: dist.Work, timeout: timedelta | None, what: str) -> None:
     """Waits for a collective, ``work``.
 
     ``timeout``: the limit on a CPU. None on a GPU, where only the current stream waits. Raises
-    ConnectionError, whose message begins with ``what``, after the limit, for an error of ``work``,
-    or if another process publishes an error in ``faults`` meanwhile.
+    ConnectionError, whose message begins with ``what``, after the limit or for an error of
+    ``work``.
     """
     if timeout is None:
         work.wait()
         return
     try:
-        if faults is None:
-            work.wait(timeout)
-        else:
-            faults.wait(work, timeout)
+        work.wait(timeout)
     except RuntimeError as error:
         patience = f"waited at most {timeout.total_seconds():g} s"
         raise ConnectionError(f"{what}, {patience}: {error}") from error

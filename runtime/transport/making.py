@@ -24,16 +24,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from .faults import Faults, RankFault, may_be_anothers
-from .store import GROUP, LATE, PATIENCE, SLACK, Store, StoreLostError, rendezvous, within
-
-_Made = TypeVar("_Made")
+from .store import PATIENCE, Store, StoreLostError, rendezvous
 
 
 class Making:
@@ -86,24 +83,13 @@ class Making:
 
     def initialise(self, backend: str) -> None:
         """Initializes ``torch.distributed`` for all processes, with this backend."""
-        make = partial(
-            dist.init_process_group,
+        dist.init_process_group(
             backend,
             store=self._store.whole,
             rank=self._process,
             world_size=len(self._everyone),
             timeout=timedelta(seconds=self._seconds),
         )
-        self.connected(make, self._seconds)
-
-    def connected(self, make: Callable[[], _Made], seconds: float) -> _Made:
-        """Returns the process group that ``make`` creates within ``seconds``.
-
-        Raises ConnectionError if another process publishes an error meanwhile, and TimeoutError
-        after the limit.
-        """
-        self._store.allow(seconds + SLACK + PATIENCE)
-        return within(seconds + SLACK, make, GROUP, self._look)
 
     def _look(self) -> None:
         if self.faults.there():
@@ -114,7 +100,7 @@ class Making:
 
         That is the error of the rank that failed first, or ``error`` if this rank did.
         """
-        self._store.allow(LATE)
+        self._store.allow(PATIENCE)
         try:
             own = replace(self.faults.own(error), guess=may_be_anothers(error))
             first = self.faults.first(own)
@@ -212,15 +198,9 @@ def new_group(
     """Creates a process group, as ``torch.distributed.new_group``; all processes call it.
 
     Returns None if this process is not in ``ranks``. If ``device`` is a GPU, the ranks connect here
-    and not at the first message. Raises an error if another process fails in
-    :func:`made_together` meanwhile, or after ``timeout``.
+    and not at the first message. Raises an error after ``timeout``.
     """
-    make = partial(dist.new_group, list(ranks), timeout=timeout, backend=backend, device_id=device)
-    making, seconds = _UNDER_WAY.get(), timeout.total_seconds()
-    if making is None:
-        group = within(seconds + SLACK, make, GROUP)
-    else:
-        group = making.connected(make, seconds)
+    group = dist.new_group(list(ranks), timeout=timeout, backend=backend, device_id=device)
     return group if isinstance(group, dist.ProcessGroup) else None
 
 

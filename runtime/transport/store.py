@@ -1,9 +1,4 @@
-"""Requests to the key-value store of ``torch.distributed``, with a time limit.
-
-If the process that serves the store is stopped, torch waits forever: after its own timeout, it
-asks the store to cancel the request and waits for the answer. So each request runs in a separate
-thread, which is abandoned if it takes too long.
-"""
+"""Requests to the key-value store of ``torch.distributed``."""
 
 from __future__ import annotations
 
@@ -11,10 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from datetime import timedelta
-from functools import partial
-from threading import Thread
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -26,60 +18,17 @@ from ..errors import ExecutionError
 
 PATIENCE = 1.0  # seconds that a rank has to publish an error or to answer
 LINGER = 1.0  # maximum seconds for which the rank that serves the store stays for the others
-THREAD = "rank asks the store"  # the command line recognizes abandoned threads by "rank "
-SLACK = 0.25  # seconds by which torch's calls may exceed their timeout
-LATE = PATIENCE - SLACK  # seconds to publish an error after a call has exceeded its timeout
-GROUP = "a process group to be made"
 SHORTEST_PAUSE, LONGEST_PAUSE = 1e-3, 0.05  # seconds between two checks
 _Found = TypeVar("_Found")
-_left: list[Thread] = []  # the last abandoned thread; until it ends, torch blocks other requests
 
 
 class StoreLostError(ExecutionError, ConnectionError):
-    """The store does not answer: the process that serves it has ended or is stopped."""
+    """The store does not answer: the process that serves it has ended."""
 
     def __init__(self) -> None:
         super().__init__(
             f"{_server()}, which serves the store of torch.distributed, does not answer"
         )
-
-
-def within(
-    seconds: float,
-    call: Callable[[], _Found],
-    what: str = "",
-    look: Callable[[], object] | None = None,
-) -> _Found:
-    """Runs ``call``, a request to the store, in a thread; returns its result or raises its error.
-
-    ``look`` is called repeatedly in the meantime, and may raise. After ``seconds``, raises
-    TimeoutError if the text ``what`` describes what is waited for, and StoreLostError if ``what``
-    is empty. Raises StoreLostError immediately if an abandoned thread is still waiting for the
-    store.
-    """
-    if _left and _left[0].is_alive():
-        raise StoreLostError
-    future: Future[_Found] = Future()
-    thread = Thread(target=_answer, args=(future, call), daemon=True, name=THREAD)
-    thread.start()
-    end = time.monotonic() + seconds
-    while not future.done() and (left := end - time.monotonic()) > 0:
-        wait([future], left if look is None else min(left, LONGEST_PAUSE))
-        if look is not None and not future.done():
-            look()
-    if future.done():
-        return future.result()
-    if what:
-        raise timed_out(what, seconds)
-    _left[:] = [thread]
-    raise StoreLostError
-
-
-def _answer(future: Future[_Found], call: Callable[[], _Found]) -> None:
-    try:
-        future.set_result(call())
-    except BaseException as error:
-        future.set_exception(error)
 
 
 def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
@@ -90,16 +39,12 @@ def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
     """
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     patience = timedelta(seconds=seconds)
-
-    def make() -> TorchStore:
+    try:
         if _a_rank_serves():
             return TCPStore(*place, size, rank == 0, patience, wait_for_workers=False)
         store: TorchStore
         store, _, _ = next(torchs_rendezvous("env://", timeout=patience))
         return store
-
-    try:
-        return within(seconds + SLACK, make)
     except dist.DistError as error:
         why = in_short(str(error)).partition("\n")[0]
         served = f"the store that {_server()} serves at {place[0]}:{place[1]}"
@@ -107,21 +52,20 @@ def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
 
 
 class Store:
-    """Requests to torch's ``store``, which raise StoreLostError after a time limit.
+    """Requests to torch's ``store``, which raise StoreLostError if the store is lost.
 
-    ``seconds``: the time limit for all requests together, until :meth:`allow` sets another one.
-    ``whole``: torch's store. Requests use a connection of their own, as torch blocks other
-    connections while it waits for a process group to be created.
+    ``seconds``: the time limit of each request, until :meth:`allow` sets another one. ``whole``:
+    torch's store, whose time limit stays as it is.
     """
 
     def __init__(self, store: TorchStore, seconds: float) -> None:
         self.whole = store
-        self.allow(seconds)
         self._own: TorchStore = self._ask(store.clone)  # type: ignore[attr-defined]
+        self.allow(seconds)
 
     def allow(self, seconds: float) -> None:
-        """Sets the time limit for all later requests: together, they may take ``seconds``."""
-        self._end = time.monotonic() + seconds
+        """Sets the time limit of each later request."""
+        self._own.set_timeout(timedelta(seconds=seconds))
 
     def set(self, key: str, value: str = "") -> None:
         self._ask(self._own.set, key, value)
@@ -143,7 +87,7 @@ class Store:
 
     def _ask(self, call: Callable[..., _Found], *args: Any) -> _Found:
         try:
-            return within(self._end - time.monotonic(), partial(call, *args))
+            return call(*args)
         except RuntimeError as error:  # torch's error for a lost connection
             raise StoreLostError from error
 

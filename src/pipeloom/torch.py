@@ -12,7 +12,6 @@ order of ops, the messages, and the split of the backward into B and W.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeAlias
@@ -31,7 +30,6 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.ir.units import counted
-from pipeloom.runtime.measure.plan_deviation import other_model, parameter_bytes
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.stages.fsdp import parameter_groups
 from pipeloom.runtime.tensors.microbatches import OneEach
@@ -240,8 +238,6 @@ class PlannedSchedule(PipelineScheduleMulti):
             "device": stages[0].device,
         }
         modules = {stage.stage_index: stage.submod for stage in stages}
-        if note := other_model(program.schedule, parameter_bytes(modules)):
-            warnings.warn(note, stacklevel=4)
         return Pipeline(program, modules, **options)
 
     def _check_modules(self) -> None:

@@ -18,7 +18,7 @@ from torch.distributed._composable import replicate
 from torch.distributed._composable.replicate_with_fsdp import replicate as replicate_with_fsdp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,7 +27,6 @@ from pipeloom.ir import InputError
 from pipeloom.runtime import ExecutionError, Pipeline, ShapeError
 from tests.support.launched import in_one_launch
 from tests.support.models import difference, full, gradient, named
-from tests.support.one_rank import Of
 from tests.support.schedules import schedule
 
 REPLICAS, RANKS, MICROBATCHES, WIDTH = 2, 2, 3, 16
@@ -163,11 +162,6 @@ def _left(pipeline: Pipeline) -> int:
     )
 
 
-def in_halves(at: int) -> nn.Module:
-    """A norm of this process's part of each sequence, which nobody told that it is one."""
-    return Of(lambda m, x: m.norm(x.chunk(2, 1)[at]), norm=nn.LayerNorm(WIDTH))
-
-
 def linear(mesh: DeviceMesh | None = None, style: Any = None) -> Any:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(WIDTH, WIDTH))
@@ -206,10 +200,11 @@ def refusals() -> dict[str, str]:
     columns = partial(ColwiseParallel, output_layouts=Replicate())
     replicas = {"data_group": tp.get_group()}
     experts = nn.ModuleDict({str(at): nn.Linear(WIDTH, WIDTH)})
-    split = nn.Sequential(in_halves(at), linear(tp, columns(input_layouts=Shard(1))))
     hands_on = linear(tp, ColwiseParallel(use_local_output=False))
     both = {"data_group": world.get_group()}
     named = {"norm_groups": {"0.*": alone["ep"].get_group()}}
+    judged = {"clip_grad_norm": 1.0}
+    overlapping = {"*.weight": tp.get_group(), "*.bias": mesh.get_group("pp")}
     part, block, bare = linear(), nn.Sequential(linear(), linear()), linear()
     fully_shard(part, mesh=alone["dp"])
     fully_shard(block[0], mesh=tp)
@@ -220,12 +215,13 @@ def refusals() -> dict[str, str]:
         "copies averaged": _said([linear(tp, RowwiseParallel())] * 2, mesh, **replicas),
         "experts unnamed": _said([experts] * 2, mesh, **replicas),
         "some experts": _said([linear()], alone, **both, **named),
+        "norm beside others": _said([linear()] * 2, mesh, **judged),
+        "norm over ranks": _said([linear()] * 2, mesh, norm_groups=overlapping),
         "sharded in part": _said([part], alone, **both),
         "block sharded": _said([block] * 2, mesh, **replicas),
         "shards averaged by nobody": _said([bare] * 2, mesh),
         "over ranks": _said([linear(world, columns())] * 2, mesh),
         "output": _said([hands_on, linear()], mesh),
-        "sequence": _said([split] * 2, mesh),
         "saved beside others": _unsaved(alone["pp"]),
         "saved of shards": _unsaved(alone["pp"], {"0.weight": tp.get_group()}),
         **{what: _said([wrap(linear(), tp)] * 2, mesh) for what, wrap in WRAPS.items()},
@@ -280,15 +276,16 @@ def test_after_close_fully_shard_reduces_and_releases_by_itself() -> None:
 
 SAID = {
     "ties": "expected copies of one kind, got [16, 16] trained S(0) at (",
-    "copies averaged": "0.bias: expected a copy of it on each process of data_group, [",
-    "experts unnamed": "0.bias is not on all of them: experts that each has of its own",
+    "copies averaged": "0.weight: expected a copy of it on each process of data_group, [",
+    "experts unnamed": "0.bias is not on all of them",
     "some experts": "0.weight: expected a copy of it on each process of data_group, [0, 1, 2, 3]",
     "sharded in part": "expected fully_shard over the processes of data_group, [0, 1, 2, 3], got",
     "block sharded": "expected fully_shard on the stage itself",
     "shards averaged by nobody": "data_group: expected",
-    "over ranks": "expected those of one rank in their pipelines, got [0, 0, 1, 1]",
+    "over ranks": "expected one rank of each pipeline, got processes [",
+    "norm beside others": "as 4 processes run and 2 judge steps by one norm; or {}",
+    "norm over ranks": "expected one rank of each pipeline, got processes [",
     "output": "expected this process's part of its output, got a DTensor",
-    "sequence": "0.norm.bias: expected one gradient on the processes [0, 1], each of which",
     "saved beside others": "norm_groups: expected the process groups over which",
     "saved of shards": "norm_groups: '0.weight': expected a DTensor, whose",
 }

@@ -20,7 +20,6 @@ from torch.distributed.fsdp import fully_shard
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import (
     InputError,
-    OpKind,
     PipeloomError,
     Program,
     dump_program,
@@ -72,12 +71,6 @@ def test_losses_are_one_processs_and_the_trace_is_the_first_replicas(
     assert measured.known_timing.makespan <= 1e3 * max(result.seconds)
     for rank in range(RANKS):
         assert measured.ops(rank) == planned.ops(rank)
-        stages = {op.stage for op in planned.ops(rank)}
-        row = measured.known_timing.averages[rank]
-        assert sorted(one.stage for one in row) == sorted(stages)
-        ends = zip(measured.ops(rank), measured.known_timing.end[rank].tolist(), strict=True)
-        last = {op.stage: end for op, end in ends if op.kind in (OpKind.W, OpKind.BW)}
-        assert all(one.end >= one.start >= last[one.stage] - 1e-6 for one in row)
 
 
 @pytest.mark.slow

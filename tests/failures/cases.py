@@ -249,7 +249,7 @@ def of_one_replica(fault: Fault, wraps: bool, _: Hang) -> None:
     """The fault of one replica, in the first step or the next; replicas continue after a refused
     first step."""
     x, y = torch.ones(8, 4), torch.zeros(8, 4)
-    running = replicas(wraps=wraps, optimizer=SGD)
+    running = replicas(wraps=wraps, optimizer=SGD, timeout=5.0)
     with pytest.raises(InputError, match=r"^update: expected one value on all replicas, got"):
         running.step(x, target=y, update=dist.get_rank() == 0)
     fault(running, x, y)

@@ -36,14 +36,14 @@ from tests.support.random_schedules import LEVERS, random_order, with_levers
 PIECES = (
     *("sometimes", "running mean", "late mean", "batch norm", "dropout", "generator", "experts"),
     *("twice", "weight norm", "slices", "attention", "frozen", "in place", "idle", "hook"),
-    *("all frozen", "empty", "table", "row", "phases", "neighbours", "positions"),
+    *("all frozen", "empty", "table", "row", "neighbours", "positions"),
 )
 HUGGING = ("gemma2", "llama", "mixtral", "mamba", "gpt2")
-REPLICAS = {"sharded": (1, 2), "hybrid": (2, 2), "experts": (1, 2), "sharded experts": (2, 2)}
+REPLICAS = {"sharded": (1, 2), "hybrid": (2, 2), "sharded experts": (2, 2)}
 """The sizes of the two axes of replicas.
 
-``fully_shard`` shards over the second axis, or in ``hybrid`` over both. Experts are spread over the
-second axis; ``sharded experts`` are also sharded over the first.
+``fully_shard`` shards over the second axis, or in ``hybrid`` over both. ``sharded experts`` are
+spread over the second axis and sharded over the first.
 """
 RANDOM, ANYWHERE, ENDS = "any order", "any rank for any op", "replicated ends"
 ROUTES = ("one way", "fanned out", "by way of a bystander", "no op waits for weights")
@@ -144,8 +144,6 @@ class Case:
             picked |= {"empty": "none", "all frozen": "none"}
         if picked.get("model", "parts") != "parts":
             picked = {axis: value for axis, value in picked.items() if axis not in OF_PARTS}
-        if picked.get("restores") == ANYWHERE:  # weights in messages must have one dtype
-            picked.pop("phases", None)
         if picked.get("model") == "mamba":  # torch cannot compile it with param_dtype
             picked.pop("compiled", None)
         if "compiled" in picked:  # split stages run uncompiled, and buffers' versions differ
@@ -204,7 +202,7 @@ class Case:
     @property
     def spread(self) -> bool:
         """Whether experts are distributed over processes."""
-        return self["replicas"] in ("experts", "sharded experts")
+        return bool(self["replicas"] == "sharded experts")
 
     @property
     def width(self) -> int:
@@ -317,15 +315,6 @@ class Case:
             )
             for i, count in enumerate(counts)
         ]
-
-    @property
-    def evaluated(self) -> int:
-        """The number of microbatches in an evaluation.
-
-        It is one more than in training, unless whole batches are given, which are cut into a fixed
-        number.
-        """
-        return int(self["microbatches"]) + (self["given"] != "whole")
 
     @cache  # noqa: B019 (there are few cases, all of them kept)
     def program(self, count: int, *, resumed: bool = False) -> Program:

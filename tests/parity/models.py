@@ -121,12 +121,11 @@ class Experts(nn.Module):
         found = self.stack(share, tokens)
         return x + reduce_scatter_tensor_autograd(found, "sum", 0, self.group)
 
-    def spread(self, mesh: DeviceMesh, *, as_dtensor: bool) -> None:
+    def spread(self, mesh: DeviceMesh) -> None:
         """Keep only this process's part of the stack."""
         whole = self.stack.weight.detach()
         own: Tensor = whole.chunk(mesh.size())[mesh.get_local_rank()].clone()
-        if as_dtensor:
-            own = DTensor.from_local(own, mesh, [Shard(0)], run_check=False)
+        own = DTensor.from_local(own, mesh, [Shard(0)], run_check=False)
         self.stack.weight, self.group = nn.Parameter(own), mesh.get_group()
 
 
@@ -150,21 +149,6 @@ def table(m: Any, x: Tensor) -> Tensor:
 def row(m: Any, x: Tensor) -> Tensor:
     """A product with a vector, scaled by a scalar parameter."""
     return x + m.scale * functional.linear(x, m.row)[..., None]
-
-
-class Phases(nn.Module):
-    """A complex product; its parameter keeps its dtype."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.turns = nn.Parameter(torch.empty(WIDTH, WIDTH, dtype=torch.complex128))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + (x.to(self.turns.dtype) @ self.turns).imag.to(x.dtype)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Phases:
-        self.turns.data = self.turns.data.to(fn(self.turns.detach().real).device)
-        return self
 
 
 class Neighbours(nn.Conv1d):
@@ -223,7 +207,6 @@ MADE: dict[str, Callable[[], nn.Module]] = {
     "slices": partial(Of, slices, stack=(2 * WIDTH, WIDTH)),
     "table": lambda: Of(table, rows=(2, WIDTH), product=nn.Linear(WIDTH, WIDTH)),
     "row": partial(Of, row, row=(WIDTH,), scale=()),
-    "phases": Phases,
     "neighbours": Neighbours,
     "positions": Positions,
     "attention": partial(Attention, WIDTH, 2, batch_first=True),
@@ -270,8 +253,7 @@ class Part(nn.Module):
             self.norm, self.product = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
         generator = torch.Generator().manual_seed(100 + stage)
         for parameter in self.parameters():
-            kind = parameter.dtype if parameter.is_complex() else None
-            parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator, dtype=kind)
+            parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator)
             parameter.requires_grad &= "all frozen" not in has
         if "hook" in has and hasattr(self, "product") and self.product.weight.requires_grad:
             self.product.weight.register_hook(partial(torch.mul, 0.5))  # type: ignore[no-untyped-call]

@@ -80,7 +80,7 @@ class Plain:
             if self.case["evaluates"]:
                 schedule = self.case.schedule(self.case["microbatches"], resumed=step.resumed)
                 with self._evaluating(), torch.no_grad():
-                    losses = self._forwards(step, self.case.evaluated, schedule)
+                    losses = self._forwards(step, schedule)
                 self.found.evaluated |= {(step.number, j): x.item() for j, x in losses.items()}
         for s, whole in enumerate(self.wholes):
             for name, p in whole.named_parameters(remove_duplicate=False):
@@ -94,7 +94,7 @@ class Plain:
         if schedule.updates is not Updates.ITERATION:
             self._train_stale(step, schedule)
             return
-        losses = self._forwards(step, step.count, schedule)
+        losses = self._forwards(step, schedule)
         self.found.losses |= {(step.number, j): loss.item() for j, loss in losses.items()}
         if not case.overflows and max(map(abs, self.found.losses.values())) > DIVERGED:
             raise FloatingPointError("it diverges")
@@ -125,7 +125,7 @@ class Plain:
                 }
                 for s, v in enumerate(ages)
             ]
-            (loss,) = self._forwards(step, step.count, schedule, only=j).values()
+            (loss,) = self._forwards(step, schedule, only=j).values()
             torch.autograd.backward(loss)
             self.found.losses[step.number, j] = loss.item()
             for each, used in zip(named, self.stale, strict=True):
@@ -161,24 +161,22 @@ class Plain:
         return isfinite(norm)
 
     def _forwards(
-        self, step: Step, count: int, schedule: Schedule, only: int | None = None
+        self, step: Step, schedule: Schedule, only: int | None = None
     ) -> dict[int, Tensor]:
         """The loss of each microbatch of all replicas.
 
-        Each process runs forwards in the order of the schedule, repeated if ``count`` is larger.
+        Each process runs forwards in the order of the schedule.
         """
-        case, ranks, often = self.case, schedule.problem.ranks, schedule.problem.microbatches
+        case, ranks, count = self.case, schedule.problem.ranks, schedule.problem.microbatches
         xs, ys, factors = batch(case, step.number, count * case.replicas)
         carried: dict[tuple[int, int], tuple[Tensor, ...]] = {}
         skipped: dict[tuple[int, int], list[Tensor]] = {}
         losses: dict[int, Tensor] = {}
         rows = {
             replica * ranks + rank: [
-                (op.stage, begin + op.microbatch + replica * count)
-                for begin in range(0, count, often)
+                (op.stage, op.microbatch + replica * count)
                 for op in schedule.ops(rank)
                 if op.kind is OpKind.F and only in (None, op.microbatch)
-                if begin + op.microbatch < count
             ]
             for replica in range(case.replicas)
             for rank in range(ranks)

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed._functional_collectives import all_gather_tensor
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -99,19 +98,17 @@ class Ranked:
         for s, module in pipeline.modules.items():
             for name, p in module.named_parameters(remove_duplicate=False):
                 key = f"{s}.{name}".replace("_orig_mod.", "")
-                self.found.gradients[key] = None if p.grad is None else self._whole(p.grad, name)
-                self.found.parameters[key] = self._whole(p.detach(), name).clone()
+                self.found.gradients[key] = None if p.grad is None else self._whole(p.grad)
+                self.found.parameters[key] = self._whole(p.detach()).clone()
         self.found.norm = pipeline.grad_norm
         scale = pipeline.loss_scale
         self.found.scale = None if scale is None else scale.scale
         pipeline.close()
         return self.found
 
-    def _whole(self, value: Tensor, name: str) -> Tensor:
+    def _whole(self, value: Tensor) -> Tensor:
         if isinstance(value, DTensor):
             value = value.full_tensor()
-        elif self.case["replicas"] == "experts" and name.endswith("stack.weight"):
-            value = all_gather_tensor(value, 0, self.data.get_group()).clone()
         return value.cpu()
 
     def made(self, *, resumed: bool) -> Pipeline:
@@ -120,8 +117,6 @@ class Ranked:
             groups["group"] = self.mesh["pp"].get_group()
             if case.replicas > 1:
                 groups["data_group"] = self.data.get_group()
-            if case["replicas"] == "experts":
-                groups["norm_groups"] = {"*.stack.weight": self.data.get_group()}
         dtypes: dict[str, Any] = {
             name: None if case[name] is None else getattr(torch, case[name])
             for name in ("param_dtype", "reduce_dtype")
@@ -166,9 +161,8 @@ class Ranked:
         """Distribute experts over processes, and shard the module with ``fully_shard``."""
         experts = [part for part in module.modules() if isinstance(part, Experts)]
         for part in experts if self.case.spread else ():
-            part.spread(mesh["dp"], as_dtensor=self.case.sharded)
-            if self.case.sharded:
-                fully_shard(part.stack, mesh=mesh["rep"])
+            part.spread(mesh["dp"])
+            fully_shard(part.stack, mesh=mesh["rep"])
         over = {"hybrid": mesh["rep", "dp"], "sharded experts": self.data}
         if self.case.sharded:
             fully_shard(module, mesh=over.get(self.case["replicas"], mesh["dp"]))
@@ -195,7 +189,7 @@ class Ranked:
         if count != case["microbatches"]:
             given["program"] = case.program(count, resumed=step.resumed)
         output = pipeline.step(xs, losses=losses, update=step.update, **given)
-        mine = self._ended(pipeline, step, count, count)
+        mine = self._ended(pipeline, step, count)
         self.found.losses |= {(step.number, j): x.item() for j, x in zip(mine, losses, strict=True)}
         output = output["out"] if isinstance(output, dict) else output
         if mine:
@@ -217,19 +211,19 @@ class Ranked:
                 pipeline.optimizers[stage].add_param_group({"params": thawed})
 
     def _evaluate(self, pipeline: Pipeline, step: Step) -> None:
-        count, losses = self.case.evaluated, list[Tensor]()
+        count, losses = self.case["microbatches"], list[Tensor]()
         xs, given = self._given(step, count)
         before = pipeline.peak_memory, pipeline.marks()
         pipeline.eval(xs, losses=losses, **given)
         assert before == (pipeline.peak_memory, pipeline.marks())
-        mine = self._ended(pipeline, step, count, self.case["microbatches"])
+        mine = self._ended(pipeline, step, count)
         found = {(step.number, j): x.item() for j, x in zip(mine, losses, strict=True)}
         self.found.evaluated |= found
 
-    def _ended(self, pipeline: Pipeline, step: Step, count: int, often: int) -> list[int]:
-        """The microbatches whose last stage is on this rank, ascending, in passes of ``often``."""
-        ends = self.case.schedule(often, resumed=step.resumed).problem.owner[-1].tolist()
-        mine = [j for j in range(count) if ends[j % often] == pipeline.rank]
+    def _ended(self, pipeline: Pipeline, step: Step, count: int) -> list[int]:
+        """The microbatches whose last stage is on this rank, ascending."""
+        ends = self.case.schedule(count, resumed=step.resumed).problem.owner[-1].tolist()
+        mine = [j for j in range(count) if ends[j] == pipeline.rank]
         return [j + self.replica * count for j in mine]
 
     def _resumed(self, before: Pipeline) -> Pipeline:

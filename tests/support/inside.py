@@ -8,17 +8,16 @@ from pipeloom.runtime.graphs.stage_functions import StageFunctions
 from pipeloom.runtime.launch import processes
 from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu
 from pipeloom.runtime.measure.device_clock import DeviceClock
-from pipeloom.runtime.measure.plan_deviation import over_the_limit
+from pipeloom.runtime.measure.memory_limit import over_the_limit
 from pipeloom.runtime.models.architectures import CLOSING, PLANNED
 from pipeloom.runtime.models.tokens import Tokens
-from pipeloom.runtime.optim.norm_groups import Processes, Side, check_sides, named_axes
+from pipeloom.runtime.optim.norm_groups import named_axes
 from pipeloom.runtime.pipeline.model_source import check_evaluation, checked_batch, most_stages
 from pipeloom.runtime.probes.link_probe import LinkSamples, links_of, probe_host
 from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator
-from pipeloom.runtime.stages.gradients import flattened, spread
 from pipeloom.runtime.train.callbacks import listening
 from pipeloom.runtime.train.checkpoint_reader import saved_keys
-from pipeloom.runtime.transport import RankFault, making, process_group, store, timed_out
+from pipeloom.runtime.transport import RankFault, making, store, timed_out
 from pipeloom.runtime.transport.gloo import SHORT, GlooTransport
 from pipeloom.runtime.transport.nccl import Channel as NcclChannel
 from pipeloom.runtime.transport.nccl import NcclTransport

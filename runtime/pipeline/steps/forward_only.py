@@ -16,8 +16,7 @@ rank, and from each send and receive to both waits of the message
 so an edge between two of them corresponds to a path in the program's graph; the edges of a kept
 message are in that graph as well. So a cycle in the subset's graph would imply a cycle in the
 program's graph. The receives between two ranks remain in the order of the sends, as the same
-messages are removed from both. If the subset is run several times in rounds, this only adds edges
-from one round to the next.
+messages are removed from both.
 
 **Buffers.** Before a buffer is received into, the program frees its previous content; that free is
 kept with its message. So no more buffers are live at a time than in the program. Buffers that the
@@ -35,32 +34,26 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import previous
 
 
-def forward_only(program: Program, microbatches: int) -> Program:
-    """Returns ``program`` with only the instructions for the F's of its first microbatches.
-
-    ``microbatches``: the number of these.
-    """
-    wanted = _weights(program, microbatches)
-    rows = (
-        tuple(item for item in row if _kept(item, microbatches, wanted))
-        for row in program.instructions
-    )
+def forward_only(program: Program) -> Program:
+    """Returns ``program`` with only the instructions that its F's need."""
+    wanted = _weights(program)
+    rows = (tuple(item for item in row if _is_kept(item, wanted)) for row in program.instructions)
     return replace(program, instructions=tuple(rows))
 
 
-def _kept(item: ir.Instruction, microbatches: int, wanted: set[int]) -> bool:
+def _is_kept(item: ir.Instruction, wanted: set[int]) -> bool:
     if isinstance(item, ir.Compute):
-        return item.op.kind is OpKind.F and item.op.microbatch < microbatches
+        return item.op.kind is OpKind.F
     if not isinstance(item, ir.Send | ir.Receive | ir.WaitSend | ir.WaitReceive | ir.Free):
         return False
     tensor = item.tensor
-    if tensor.kind is ir.TensorKind.X:
-        return tensor.index < microbatches
-    return tensor.kind is ir.TensorKind.WEIGHT and tensor.index in wanted
+    return tensor.kind is ir.TensorKind.X or (
+        tensor.kind is ir.TensorKind.WEIGHT and tensor.index in wanted
+    )
 
 
-def _weights(program: Program, microbatches: int) -> set[int]:
-    """Returns the indices of the weight transfers that the F's of the first ``microbatches`` need.
+def _weights(program: Program) -> set[int]:
+    """Returns the indices of the weight transfers that the F's need.
 
     For each F, these are the last transfer of its weights to its rank before it, and the earlier
     hops of the same weights from their owner.
@@ -68,7 +61,7 @@ def _weights(program: Program, microbatches: int) -> set[int]:
     earlier = previous(program.schedule.transfers)
     wanted: set[int] = set()
     for row in program.instructions:
-        for transfer in _used(row, microbatches):
+        for transfer in _used(row):
             at: int | None = transfer
             while at is not None and at not in wanted:
                 wanted.add(at)
@@ -76,14 +69,14 @@ def _weights(program: Program, microbatches: int) -> set[int]:
     return wanted
 
 
-def _used(row: Sequence[ir.Instruction], microbatches: int) -> Iterator[int]:
+def _used(row: Sequence[ir.Instruction]) -> Iterator[int]:
     """Yields the index of the weight transfer that last arrived before each F of a rank's ``row``.
 
-    Covers only those F's of the first ``microbatches`` whose weights were received.
+    Covers only those F's whose weights were received.
     """
     came: dict[int, int] = {}  # stage -> the transfer that arrived last
     for item in row:
         if isinstance(item, ir.WaitReceive) and item.tensor.kind is ir.TensorKind.WEIGHT:
             came[item.tensor.stage] = item.tensor.index
-        if isinstance(item, ir.Compute) and _kept(item, microbatches, set()):
+        if isinstance(item, ir.Compute) and item.op.kind is OpKind.F:
             yield from (came[s] for s in came.keys() & {item.op.stage})

@@ -57,17 +57,16 @@ class ShapeInference:
         self._transport, self._device = context.transport, context.device
         self.known: dict[Kind, list[StageInterface]] = {}
 
-    def interfaces(self, cells: Cells, count: int | None = None) -> Interfaces:
+    def interfaces(self, cells: Cells) -> Interfaces:
         """Returns ``[stage][microbatch]``, the interfaces of all stages except the last.
 
-        ``cells``: those of this rank, which contain the arguments of ``count`` microbatches, by
-        default M. If there are more than M, microbatch j runs on the same ranks as microbatch
-        j mod M. All ranks call it. Raises ShapeError on all ranks if a stage does not run. Random
-        states, buffers of modules and the arguments are then as before.
+        ``cells``: those of this rank, which contain the arguments of all microbatches. All ranks
+        call it. Raises ShapeError on all ranks if a stage does not run. Random states, buffers of
+        modules and the arguments are then as before.
         """
         if len(self._placed) == 1:
             return []
-        kinds = self._kinds(cells, count or self._placed.shape[1])
+        kinds = self._kinds(cells)
         new = {kind: j for j, kind in reversed([*enumerate(kinds)]) if kind not in self.known}
         before: dict[Kind, list[StageInterface]] = {kind: [] for kind in new}
         for stage in range(len(self._placed) - 1):
@@ -78,11 +77,11 @@ class ShapeInference:
             [self.known[kind][stage] for kind in kinds] for stage in range(len(self._placed) - 1)
         ]
 
-    def _kinds(self, cells: Cells, count: int) -> list[Kind]:
-        """Returns the kind of each of ``count`` microbatches; all ranks call it."""
+    def _kinds(self, cells: Cells) -> list[Kind]:
+        """Returns the kind of each microbatch; all ranks call it."""
         mine = {(s, j): given(s, cell) for (s, j), cell in cells.items()}
         rows = self._transport.gather({key: value for key, value in mine.items() if value})
-        kinds: list[list[object]] = [[] for _ in range(count)]
+        kinds: list[list[object]] = [[] for _ in range(self._placed.shape[1])]
         for (s, j), value in sorted(
             (item for row in rows for item in row.items()), key=lambda item: item[0]
         ):
@@ -104,7 +103,7 @@ class ShapeInference:
         """
         mine: dict[Kind, StageInterface | ShapeError] = {}
         for kind, j in new.items():
-            if self._placed[stage, j % self._placed.shape[1]] == self._transport.rank:
+            if self._placed[stage, j] == self._transport.rank:
                 with self._store.trying(stage):
                     mine[kind] = self._try(stage, cells[stage, j], before[kind])
         found = {

@@ -109,7 +109,6 @@ def test_batches_and_targets_may_be_nested() -> None:
     parts = [{"x": part, "more": ("no tensor", part)} for part in X.chunk(MICROBATCHES)]
     targets = [{"y": part, "weight": 0.5} for part in Y.chunk(MICROBATCHES)]
     torch.testing.assert_close(pipeline.eval(parts, 2.0, target=targets), wanted)
-    torch.testing.assert_close(pipeline.eval(parts + parts, 2.0), torch.cat([wanted, wanted]))
 
 
 BAD: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], str]] = [
@@ -121,10 +120,6 @@ BAD: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], str]] = [
     ({"loss": loss}, ({"x": np.ones(6)},), {"target": Y}, "input 0: expected a tensor, or dicts"),
     ({"loss": loss}, (UserDict({"x": X}),), {"target": Y}, "got UserDict, which is not cut"),
     ({"loss": loss}, (X,), {"target": Output(None, Y)}, "target: expected a tensor, or dicts"),
-    (
-        {"loss": loss}, ([{"x": X}, {"x": X}, {"y": X}],), {"target": Y},
-        "input 0: microbatch 2 is {'y': float32[6, 4]}, microbatch 0 {'x': float32[6, 4]}",
-    ),
     ({"loss": loss}, ({"x": X[:5]},), {"target": Y}, "input 0: float32[5, 4] cannot be cut into"),
 ]  # fmt: skip
 
@@ -142,8 +137,7 @@ def test_what_is_wrong_is_said_in_one_line(
 def test_an_evaluation_that_is_refused_hurts_nobody() -> None:
     pipeline = made()
     for given, message in (
-        (([X], [X, X]), "expected lists of one length on all ranks, got 1 microbatch and 2"),
-        (([],), "eval: input 0: expected at least one microbatch, got 0"),
+        (([X],), "input 0: expected 3 microbatches, got 1"),
         ((X[:4],), "input 0: float32.4, 4. cannot be cut into 3 equal microbatches"),
     ):
         with pytest.raises(PipeloomError, match=message):
@@ -152,21 +146,22 @@ def test_an_evaluation_that_is_refused_hurts_nobody() -> None:
     pipeline.step(X, target=Y, losses=losses)
     with pytest.raises(InputError, match="target is missing"):
         pipeline.eval(X, losses=losses)
-    assert pipeline.eval([X]).shape == (6, 2)
+    with pytest.raises(InputError, match="eval: microbatches: expected 3, the program's, got 4"):
+        pipeline.eval(X, microbatches=4)
+    assert pipeline.eval(X).shape == (6, 2)
     assert all(module.training for module in pipeline.modules.values())
 
 
-def test_lists_in_keyword_arguments_and_their_targets_say_how_many_microbatches_there_are() -> None:
+def test_lists_in_keyword_arguments_are_microbatches() -> None:
     module = Of(lambda m, x, labels=None: m.layer(x), layer=stages()[1])
-    pipeline, count = made([module], each("0F{0} 0BW{0}", 3)), 10
-    x = [torch.randn(2, 4) for _ in range(count)]
+    pipeline = made([module], each("0F{0} 0BW{0}", 3))
+    x = [torch.randn(2, 4) for _ in range(3)]
     losses: list[Tensor] = []
-    assert len(pipeline.eval(x=x)) == 2 * count
-    pipeline.eval(x=torch.cat(x), target=[torch.zeros(2, 2)] * count, losses=losses)
-    assert len(losses) == count
-    with pytest.raises(InputError, match="got 3 microbatches and 10 mic"):
-        pipeline.eval(x=x, labels=[torch.zeros(2, 2)] * 3)
-    assert len(pipeline.eval(x=x)) == 2 * count  # still works
+    pipeline.eval(x=x, target=[torch.zeros(2, 2)] * 3, losses=losses)
+    assert len(losses) == 3
+    with pytest.raises(PipeloomError, match="labels: expected 3 microbatches, got 2"):
+        pipeline.eval(x=x, labels=[torch.zeros(2, 2)] * 2)
+    assert len(pipeline.eval(x=x)) == 6  # still works
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.inside import GradientAccumulator, flattened, spread
+from tests.support.inside import GradientAccumulator
 
 
 def values(tensors: list[Tensor]) -> set[float]:
@@ -32,13 +32,3 @@ def test_what_is_too_small_for_the_sent_dtype_adds_up_until_it_leaves(owned: boo
     else:
         sent = list(found.message.tensors(found.leave(received)))
     assert values(sent) == {1.0 + 8 * small}
-
-
-@pytest.mark.filterwarnings("error")
-def test_real_and_complex_gradients_are_one_message() -> None:
-    """Without torch's warning on discarded imaginary parts."""
-    given = [torch.randn(3), torch.randn(2, 2, dtype=torch.complex64).conj(), torch.ones(())]
-    found = [torch.zeros_like(x) for x in given]
-    for dtype, apart in ((None, 0.0), (torch.bfloat16, 0.05)):
-        spread(flattened(given, dtype), found)
-        assert max(float((a - b).abs().max()) for a, b in zip(given, found, strict=True)) <= apart

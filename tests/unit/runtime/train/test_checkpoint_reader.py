@@ -32,7 +32,7 @@ class Touching:
 
 
 def saved(folder: Path, step: object) -> Path:
-    run = {"step": step, "optimizers": ("Adam",), "processes": 1}
+    run = {"step": step, "processes": 1}
     save({"run": run, "x": torch.ones(2)}, checkpoint_id=folder, no_dist=True)
     return folder
 

@@ -101,7 +101,6 @@ def test_replicas_are_as_many_as_the_profile_has(pipeloom: Command, tmp_path: Pa
     assert pipeloom(*compile_it).code == 0
     done = pipeloom("run", path, "--model", MODEL, "--steps", 2, "--trace", trace, "-q")
     assert (done.code, "replicas      2 of 2 ranks;" in done.out) == (0, True)
-    assert [len(row) for row in json.loads(trace.read_text())["averages"]] == [1, 1]
     assert pipeloom("show", path, "--measured", trace, "--as", "svg").code == 0
 
 
