@@ -1,7 +1,7 @@
 """The state of modules, except the values of tensors, on which a traced forward may depend.
 
-It consists of the modules' attributes, the contents of lists, dicts and sets in these, hooks, and
-the identity and ``requires_grad`` of parameters. A graph is valid while it is unchanged.
+It consists of the modules' attributes, the contents of lists, dicts, sets and objects in these,
+hooks, and the identity and ``requires_grad`` of parameters. A graph is valid while it is unchanged.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _GLOBAL = [
     if name.startswith("_global_") and isinstance(held, dict)
 ]
 _TRANSPARENT = ("_modules", "_parameters", "_buffers")  # dicts that hold a module's attributes
+_NOT_THE_MODELS = ("torch", "builtins", "pipeloom")
 _NONE = object()
 _flags = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")
 
@@ -108,15 +109,30 @@ def _put_back(path: str, held: Held, copy: dict[Any, Any]) -> str | None:
 
 
 def _holders(module: nn.Module) -> list[tuple[str, Held]]:
-    """Returns the attributes of each part of a module, and lists and dicts in them, with paths."""
+    """Returns the attributes of each part of a module, and lists, dicts and objects in them.
+
+    Each has its path.
+    """
     found: list[tuple[str, Held]] = [("torch.nn", held) for held in _GLOBAL]
     for path, part in module.named_modules():
         found.append((path, vars(part)))
         for name, value in vars(part).items():
-            if isinstance(value, _HELD):
+            held = value if isinstance(value, _HELD) else _attributes(value)
+            if held is not None:
                 inside = path if name in _TRANSPARENT else f"{path}.{name}".strip(".")
-                found.append((inside, value))
+                found.append((inside, held))
     return found
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """Returns the attributes of an object of the model, such as its configuration.
+
+    Returns None for modules, classes, and objects of torch and Python.
+    """
+    kind = type(value)
+    if isinstance(value, nn.Module | type) or kind.__module__.partition(".")[0] in _NOT_THE_MODELS:
+        return None
+    return getattr(value, "__dict__", None)
 
 
 def _contents(held: Held) -> Iterable[Any]:
