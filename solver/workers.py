@@ -18,7 +18,7 @@ from .core.kinds import even, linear, paired, plain, remat, two_copies, unlike, 
 from .core.methods import Method
 from .core.options import SolveOptions
 from .core.progress import FALLBACK
-from .core.streams import as_many_each_way
+from .core.streams import as_many_each_way, number_of_ops
 from .core.worker_threads import Pieces
 from .families.applicable import build_families
 from .methods import METHODS, RELATED, Context, Row
@@ -54,7 +54,7 @@ class WorkerSearch:
     def __init__(self, best: Incumbent, options: SolveOptions, number: int = 0) -> None:
         self._context = Context(best, options, number, self._alone)
         self._best, self._problem, self._options = best, best.problem, options
-        self._ops = 3 * best.problem.stages * best.problem.microbatches
+        self._ops = number_of_ops(best.problem)
 
     @cached_property
     def _turns(self) -> MethodTurns:
@@ -225,7 +225,7 @@ def _interleaved(problem: Problem) -> bool:
 
 
 def _small(problem: Problem) -> bool:
-    few = 3 * problem.stages * problem.microbatches <= EXACT_OPS
+    few = number_of_ops(problem) <= EXACT_OPS
     return few and plain(problem) and not (two_copies(problem) or paired(problem))
 
 
