@@ -25,7 +25,6 @@ from .methods import METHODS, RELATED, Context, Row
 from .proofs import closed_form_bounds, interleave, solve_exactly, tighten
 from .remat.relations import one_at_a_time_with_remat
 from .search.constructor_search import building
-from .search.pattern_search import offer_filled
 from .search.periodic_search import search_periodic
 from .search.rounds import MethodTurns, Round
 
@@ -117,8 +116,6 @@ class WorkerSearch:
         """Build the families, repeated patterns, and one schedule by list scheduling."""
         best, problem = self._best, self._problem
         build_families(best)
-        if unlike(problem) and best.order is not None:
-            offer_filled(best, best.order, Method.PATTERN if best.built else FALLBACK)
         for _ in search_periodic(best):
             if best.over() or best.method == Method.PERIODIC or best.share_left < LEFT:
                 break
