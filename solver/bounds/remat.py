@@ -25,8 +25,7 @@ from pipeloom.ir.model.ops import FloatArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
 from ..core.bound import Bound
-from .several_stages.general_placement import GeneralPlacement
-from .several_stages.host_model import HostModel
+from .several_stages.general_placement import GeneralPlacement, HostModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,8 +29,7 @@ from ortools.sat.python import cp_model
 
 from pipeloom.ir.units import counted
 
-from ..bounds.several_stages.general_placement import GeneralPlacement
-from ..bounds.several_stages.host_model import HostModel
+from ..bounds.several_stages.general_placement import GeneralPlacement, HostModel
 from ..core.bound import Bound
 from ..core.incumbent import Incumbent
 from ..core.relaxations import unfused
