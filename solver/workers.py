@@ -16,7 +16,7 @@ from .construct.warm_start import warm_starts
 from .core.incumbent import Incumbent
 from .core.kinds import even, linear, paired, plain, remat, two_copies, unlike, weights
 from .core.methods import Method
-from .core.options import SolveOptions
+from .core.options import MOST_SEEDS, SolveOptions
 from .core.progress import FALLBACK
 from .core.streams import as_many_each_way, number_of_ops
 from .core.worker_threads import Pieces
@@ -186,7 +186,7 @@ class WorkerSearch:
 
         ``small``: the incumbent of the related problem.
         """
-        options = SolveOptions(seed=int(self._context.rng.integers(1 << 31)))
+        options = SolveOptions(seed=int(self._context.rng.integers(MOST_SEEDS)))
         search = WorkerSearch(small, options)
         search.fall_back()
         search.first()

@@ -23,7 +23,7 @@ from ..core.bound import Bound
 from ..core.incumbent import Incumbent
 from ..core.linear_instance import LinearInstance
 from ..core.methods import Method
-from ..core.options import Order
+from ..core.options import MOST_SEEDS, Order
 from ..core.relaxations import unfused
 from ..core.schedule_cost import objective_cost
 from ..core.stopping import OPS_A_SECOND, Budget
@@ -146,7 +146,7 @@ def _parameters(seed: int, tries: int) -> Parameters:
     parameters are :data:`.model.PARAMETERS`; if it is odd, CP-SAT's defaults, with which it
     presolves the model.
     """
-    return {"random_seed": seed % 2**31, **({} if tries % 2 else PARAMETERS)}
+    return {"random_seed": seed % MOST_SEEDS, **({} if tries % 2 else PARAMETERS)}
 
 
 def ask(
