@@ -30,7 +30,6 @@ from .remat.list_tuner import remat_list_tuner
 from .search.constructor_search import RoundTuner, Tried
 from .search.list_search import ListTuner
 from .search.local_search import Annealer, FillingAnnealer, PairAnnealer
-from .search.pattern_search import PatternSearch
 from .search.periodic_search import repeats, search_periodic
 from .search.related import RelatedSearch, Restarts
 from .search.rounds import Once, Round
@@ -158,10 +157,6 @@ def _windows(context: Context) -> Iterator[Round]:
     yield WindowSearch(context.best, context.rng, free=not context.options.recompute_all)
 
 
-def _patterns(context: Context) -> Iterator[Round]:
-    yield PatternSearch(context.best, context.alone, largest=context.number % 2 == 0)
-
-
 def _cut_in_pieces(problem: Problem) -> bool:
     return in_pieces(problem) and not overlap_saves(problem)
 
@@ -182,7 +177,6 @@ METHODS = (
     Row(Method.LIST, remat, _remat_lists),
     Row(Method.ANNEAL, remat, _remat_annealer),
     Row(Method.LIST, unlike, lambda context: [context.lists]),
-    Row(Method.PATTERN, unlike, _patterns),
     Row(Method.PAIR, paired, _plain(PairAnnealer)),
     Row(Method.FILL, even, _plain(FillingAnnealer)),
     Row(Method.TAIL, even, _plain(TailBuilder)),

@@ -34,6 +34,7 @@ from .core.methods import Method
 from .core.options import Order, SolveOptions
 from .core.relaxations import recomputable, recomputing
 from .core.schedule_cost import within_memory
+from .core.streams import number_of_ops
 from .core.unlike import check_planned
 from .core.worker_threads import Pieces, has_ended, in_thread, side_by_side, workers_abreast
 from .exact import BACKENDS, MOST_OPS
@@ -125,7 +126,7 @@ def _check_solver(problem: Problem, solver: str) -> None:
             else "stages are recomputed, offloaded or fused"
         )
         raise InputError(f"solver: expected {' or '.join(HEURISTIC)} where {where}, got {solver!r}")
-    ops = 3 * problem.stages * problem.microbatches
+    ops = number_of_ops(problem)
     if solver in exact and ops > MOST_OPS:
         raise InputError(
             f"solver: expected auto or heuristic for {ops} ops, as {solver} decides the "

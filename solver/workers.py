@@ -16,16 +16,15 @@ from .construct.warm_start import warm_starts
 from .core.incumbent import Incumbent
 from .core.kinds import even, linear, paired, plain, remat, two_copies, unlike, weights
 from .core.methods import Method
-from .core.options import SolveOptions
+from .core.options import MOST_SEEDS, SolveOptions
 from .core.progress import FALLBACK
-from .core.streams import as_many_each_way
+from .core.streams import as_many_each_way, number_of_ops
 from .core.worker_threads import Pieces
 from .families.applicable import build_families
 from .methods import METHODS, RELATED, Context, Row
 from .proofs import closed_form_bounds, interleave, solve_exactly, tighten
 from .remat.relations import one_at_a_time_with_remat
 from .search.constructor_search import building
-from .search.pattern_search import offer_filled
 from .search.periodic_search import search_periodic
 from .search.rounds import MethodTurns, Round
 
@@ -54,7 +53,7 @@ class WorkerSearch:
     def __init__(self, best: Incumbent, options: SolveOptions, number: int = 0) -> None:
         self._context = Context(best, options, number, self._alone)
         self._best, self._problem, self._options = best, best.problem, options
-        self._ops = 3 * best.problem.stages * best.problem.microbatches
+        self._ops = number_of_ops(best.problem)
 
     @cached_property
     def _turns(self) -> MethodTurns:
@@ -117,8 +116,6 @@ class WorkerSearch:
         """Build the families, repeated patterns, and one schedule by list scheduling."""
         best, problem = self._best, self._problem
         build_families(best)
-        if unlike(problem) and best.order is not None:
-            offer_filled(best, best.order, Method.PATTERN if best.built else FALLBACK)
         for _ in search_periodic(best):
             if best.over() or best.method == Method.PERIODIC or best.share_left < LEFT:
                 break
@@ -189,7 +186,7 @@ class WorkerSearch:
 
         ``small``: the incumbent of the related problem.
         """
-        options = SolveOptions(seed=int(self._context.rng.integers(1 << 31)))
+        options = SolveOptions(seed=int(self._context.rng.integers(MOST_SEEDS)))
         search = WorkerSearch(small, options)
         search.fall_back()
         search.first()
@@ -225,7 +222,7 @@ def _interleaved(problem: Problem) -> bool:
 
 
 def _small(problem: Problem) -> bool:
-    few = 3 * problem.stages * problem.microbatches <= EXACT_OPS
+    few = number_of_ops(problem) <= EXACT_OPS
     return few and plain(problem) and not (two_copies(problem) or paired(problem))
 
 

@@ -5,10 +5,9 @@ is at most the memory limit times the span, less what the limit leaves unused at
 
 **Measures.** A measure assigns a weight phi(M_B), phi(M_W), ... to each size, such that the weights
 of any set of sizes that fits into the limit sum to at most 1. One choice is the size divided by the
-limit, x. Others are the dual feasible functions floor((n + 1) x) / n for any integer n (and x
-itself if (n + 1) x is an integer): Fekete and Schepers, Math. Program. 91 (2001).
+limit.
 
-A further measure counts places, each of which can take one whole M_B. Fewer M_B's fit while a W
+The other measure counts places, each of which can take one whole M_B. Fewer M_B's fit while a W
 runs, which holds M_W, or while the F of a microbatch runs that will be recomputed, which holds m_r.
 As only one op runs at a time, such an op is charged, for its own duration, with the places that M_W
 or m_r occupies.
@@ -38,9 +37,6 @@ from pipeloom.ir.model.ops import FloatArray, OpKind
 from ..core.linear_instance import LinearInstance
 from ..core.tolerances import counts_within
 from .rank_model import ramp, rate, steps
-
-WEIGHTS = 16  # the largest n of the dual feasible functions
-WHOLE = 1e-6  # numbers this close above an integer count as integers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,26 +140,15 @@ def memory_times(
 
 
 def _measures(sizes: FloatArray, ways: Ways) -> Iterator[_Measure]:
-    """Yield measures of memory for a stage: a count of whole M_B's, and dual feasible functions.
+    """Yield measures of memory for a stage: a count of whole M_B's, and the sizes themselves.
 
-    ``sizes``: M_B, M_W and the N sizes ``ways.kept``, each divided by the limit, shape (2 + N,).
-    ``ways``: the choices for the stage's microbatches.
+    ``sizes``: M_B, M_W and the N sizes ``ways.kept``, each divided by the limit, shape (2 +
+    N,); M_B is greater than 0. ``ways``: the choices for the stage's microbatches.
     """
     nothing = np.zeros(len(ways.kept))
-    places = float(counts_within(1.0, sizes[0], np.inf)) if sizes[0] > 0 else 0.0
-    if places:
+    if places := float(counts_within(1.0, sizes[0], np.inf)):
         beside = 1.0 - counts_within(1.0 - sizes[1:], sizes[0], np.inf) / places
         run_f = np.where(ways.again > 0, beside[1:], 0.0)
         run_f[ways.kept >= ways.kept[0]] = 0.0
         yield _Measure(1.0 / places, 0.0, nothing, run_f, float(beside[0]))
-    seen = set()
-    for n in range(WEIGHTS + 1):
-        phi = sizes
-        if n:
-            parts = (n + 1) * sizes
-            floors = np.floor(parts)
-            whole = parts - floors < WHOLE
-            phi = np.where(whole, np.minimum(sizes, floors / n), floors / n)
-        if phi[0] > 0 and tuple(phi.tolist()) not in seen:
-            seen.add(tuple(phi.tolist()))
-            yield _Measure(float(phi[0]), float(phi[1]), phi[2:], nothing, 0.0)
+    yield _Measure(float(sizes[0]), float(sizes[1]), sizes[2:], nothing, 0.0)

@@ -68,7 +68,7 @@ from ..core.bound import Bound
 from ..core.linear_instance import LinearInstance
 from ..core.overlap_relaxation import least_times
 from ..core.relaxations import unfused
-from ..core.stopping import Budget
+from ..core.stopping import POLL, Budget
 from ..core.tolerances import counts_within
 from .memory_time import Ways, memory_times
 from .stage_moments import StageMoments
@@ -86,7 +86,6 @@ REMAT_WORDS = (
     "what microbatches hold has room, or they are recomputed or copied, between four moments on "
     "each stage, as a small MILP"
 )
-POLL = 0.05  # seconds between two checks whether to stop
 # work in simulated ops: of a node of the search, times stages squared; of a simplex iteration
 NODE, ITERATION = 2000, 5000
 

@@ -14,12 +14,11 @@ import numpy as np
 
 from pipeloom.ir.model.ops import FloatArray
 
-from ..core.tolerances import ROUNDING
+from ..core.tolerances import QUOTIENT, ROUNDING
 from .moment_graph import Values
 from .rank_model import RankModel, best_fraction, filled
 
 MOST_VALUES = 1 << 16  # a larger set is replaced by an interval
-_QUOTIENT = 1e-12  # relative tolerance of a limit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +133,7 @@ class RankSets:
 
     def room(self, held: float) -> float:
         """The memory limit minus ``held``, slightly enlarged to allow for rounding errors."""
-        return float(self.limit * (1 + _QUOTIENT) - held)
+        return float(self.limit * (1 + QUOTIENT) - held)
 
     def first_forward(self, i: int) -> Values:
         """The possible amounts of work that the rank has done when a stage's first F starts.

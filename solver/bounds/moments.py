@@ -15,8 +15,8 @@ On the last stage y >= S + f and V >= t + f + b. Moreover t >= S + (M-1) f and V
 memory cannot hold all M microbatches on the stage, t >= y + b.
 
 **On a rank.** A rank runs one op at a time, so its idle time never decreases. If 1 to K are the
-stages of a rank, its idle times at S_1 .. S_K, y_K .. y_1, V_K .. V_1 ascend in this order, and so
-do those at S_s, t_1 .. t_K, V_K. E is at least the idle time at V_1 plus the work of the rank. If
+stages of a rank, its idle times at S_1 .. S_K, y_K, V_K .. V_1 ascend in this order, and so do
+those at S_K, t_K, V_K. E is at least the idle time at V_1 plus the work of the rank. If
 memory cannot hold all F's, the first B is before the last F; otherwise this is a choice. What a
 rank has run by a moment depends on the microbatches that are in memory then. Let Z_s be the sum of
 M_B on stages 1 to s:
@@ -28,7 +28,6 @@ M_B on stages 1 to s:
   microbatches whose B's on stages q to 1 are to come hold Z_q, those with a W to come hold M_W.
 - *By V_s*: all work but the B's and W's of microbatches that are in memory with the Z_s of the
   last B.
-- *By y_s and t_s* for s < K: an interval (:mod:`.several_stages.host_model`).
 
 After t, the last F and all remaining B's must run before V. Their time is the pay of t.
 
@@ -60,11 +59,10 @@ from ..core.relaxations import unfused
 from ..core.stopping import Budget
 from ..core.streams import streams_of
 from .general import busy, work
-from .moment_graph import MomentGraph, Values
+from .moment_graph import MomentGraph
 from .moment_values import RankSets, StreamOnRank
 from .rank_model import RankModel, held_until_last_backward
-from .several_stages.general_placement import GeneralPlacement, rank_visits
-from .several_stages.host_model import HostModel
+from .several_stages.general_placement import GeneralPlacement, HostModel, rank_visits
 
 BRANCHES = 64  # maximum number of nodes of a search tree over the choices
 START, OF_RANK = "start", " of "  # names of nodes
@@ -308,7 +306,7 @@ def _add_rank(graph: MomentGraph, rank: RankSets, first: str | None) -> tuple[st
             if each.count * float(each.held[i]) > rank.limit:
                 graph.arc(f"y{name}", f"t{name}", float(each.b[i]))
     if isinstance(rank.model, HostModel):
-        _add_stages(graph, rank, rank.model)
+        _add_stages(graph, rank)
     return starts, last_b, end
 
 
@@ -346,32 +344,16 @@ def _in_order(graph: MomentGraph, *chains: Sequence[str]) -> None:
         graph.arc(before, after, 0.0)
 
 
-def _add_stages(graph: MomentGraph, rank: RankSets, host: HostModel) -> None:
+def _add_stages(graph: MomentGraph, rank: RankSets) -> None:
     """Add the links of the moments of each stage of a rank, and arcs for the order of the moments.
 
-    ``host``: the rank, which runs several stages. The links of the rank's own moments must have
-    been added before.
+    The rank may run several stages. The links of the rank's own moments must have been added
+    before.
     """
-    own, work = rank.streams[0], host.work
-    low, top, rest = own.names[0], own.names[-1], own.names[1:]
-    for i, (name, above) in enumerate(pairwise(own.names)):
-        done = float(own.f.sum() + own.b[i + 1 :].sum())
-        left = Values.between(host.own(i), host.own(i) + host.beside_last_forward(i))
-        pay = float(own.b.sum() + own.f[i:].sum())
-        graph.link(f"y{name}", f"Iy{name}", Values.between(done, host.before_first_backward(i)))
-        graph.link(
-            f"t{name}", f"It{name}", left.plus(0.0, pay).before(work), (f"t{name}", f"V{low}")
-        )
-        graph.link(f"S{above}", f"IS{above}", rank.first_forward(i + 1))
-        graph.link(f"V{above}", f"IV{above}", rank.last_backward(i + 1))
-        _in_order(
-            graph, (f"Iy{name}", f"IV{name}"), (f"IS{name}" if i else f"S{name}", f"It{name}")
-        )
-        if own.count * float(own.held[i]) > host.limit:
-            graph.arc(f"Iy{name}", f"It{name}", 0.0)
-    starts = [f"S{low}", *(f"IS{name}" for name in rest), f"Iy{top}"]
-    backwards = [f"Iy{name}" for name in own.names[::-1]]
-    ends = [f"IV{name}" for name in own.names[::-1]]
-    _in_order(graph, starts, backwards, ends, [*(f"It{name}" for name in own.names), ends[0]])
-    if rest:
-        _in_order(graph, (f"IS{top}", f"It{top}"), (f"Iy{top}", f"IV{top}"))
+    names = rank.streams[0].names
+    for i, name in enumerate(names[1:], 1):
+        graph.link(f"S{name}", f"IS{name}", rank.first_forward(i))
+        graph.link(f"V{name}", f"IV{name}", rank.last_backward(i))
+    top, starts = names[-1], [f"S{names[0]}", *(f"IS{name}" for name in names[1:])]
+    ends = [f"IV{name}" for name in names[::-1]]
+    _in_order(graph, [*starts, f"Iy{top}", *ends], [starts[-1], f"It{top}", ends[0]])

@@ -6,9 +6,10 @@ microbatch. R's are work: they add to the busy time of a rank. Each microbatch s
 in t_r with m_r kept, or is offloaded with m_o kept, by copies of t_o in each direction. The bound
 is the minimum over all combinations of these choices.
 
-For several stages it is the optimum of a small linear program, bounded from below by LP duality:
-any prices >= 0 of memory and of the copy channels give a valid bound. It suffices to try the prices
-at which two choices of some stage cost the same.
+It is the optimum of a small linear program, bounded from below by LP duality: any prices >= 0 of
+memory and of the copy channels give a valid bound. It suffices to try the prices at which two
+choices of some stage cost the same. With one stage per rank, the MILP of :mod:`.milp_relaxation` is
+stronger, as it counts whole microbatches.
 """
 
 from __future__ import annotations
@@ -24,11 +25,7 @@ from pipeloom.ir.model.ops import FloatArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
 from ..core.bound import Bound
-from ..core.tolerances import ROUNDING
-from .several_stages.general_placement import GeneralPlacement
-from .several_stages.host_model import HostModel
-
-MOST_COUNTED = 1000  # with more F's before its first B, a single stage uses the linear program
+from .several_stages.general_placement import GeneralPlacement, HostModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,8 +64,7 @@ def recomputed_or_idle(problem: Problem) -> Bound:
 
     By duality, for prices p of memory and q <= 1 of the channel, the two sums are at most p limit +
     q (x - min T_F) plus, for each pair, the maximum of 0, T_F - p M_B, T_F - t_r - p m_r and T_F -
-    p m_o - q t_o. The resulting bound grows with x, so the minimum of x is used. If the rank has
-    one stage, :func:`_head_of_one` tries integers instead.
+    p m_o - q t_o. The resulting bound grows with x, so the minimum of x is used.
     """
     words = (
         "before its first B a rank idles, or makes room for F's by recomputing later or by copies, "
@@ -89,8 +85,6 @@ def _head_span(rank: _Rank) -> float:
     host, x, f = rank.host, rank.turn, rank.host.f
     if not np.isfinite(host.limit):
         return host.work
-    if len(f) == 1 and f[0] > 0 and host.m_b[0] > 0 and x / f[0] < MOST_COUNTED:
-        return host.work + _head_of_one(rank, x)
     with np.errstate(divide="ignore", invalid="ignore"):
         memory = np.concatenate([f / host.m_b, f / rank.m_o, (f - rank.t_r) / rank.m_r])
         memory = np.concatenate([memory, rank.t_r / (host.m_b - rank.m_r)])
@@ -107,36 +101,6 @@ def _head_span(rank: _Rank) -> float:
         best = host.count * float(np.max(ways, axis=0).sum())
         gains.append(p * host.limit + q * channel_time + best)
     return host.work + max(0.0, x - min(gains))
-
-
-def _head_of_one(rank: _Rank, x: float) -> float:
-    """The minimum time that a rank with one stage loses: idle before its first B, and on R's.
-
-    Only the R's of the set r count. ``x``: the minimum time from the rank's start to its first B.
-    All useful sizes of the sets r and o (:func:`recomputed_or_idle`) are tried. The set a contains
-    at least the microbatch of the first B, and all that a, r and o hold fits in memory. The idle
-    time decreases as a grows. So the best size of a is next to the one at which the idle time ends,
-    or the largest one that fits.
-    """
-    host, f = rank.host, float(rank.host.f[0])
-    m_b, t_o, m_o = float(host.m_b[0]), float(rank.t_o[0]), float(rank.m_o[0])
-    t_r, m_r = float(rank.t_r[0]), float(rank.m_r[0])
-    counts = np.arange(min(host.count, int(x / f) + 2) + 1)  # more F's are no help
-    again = counts if np.isfinite(t_r) else counts[:1]
-    out = counts[:1] if not np.isfinite(t_o) else counts
-    r, o = again[:, None], out[None, :]
-    left = host.limit - o * m_o
-    since = np.maximum(x, np.where(o > 0, f + o * (t_o if len(out) > 1 else 0.0), 0.0))
-    best = np.inf
-    for corner, beside in product([(left - r * m_r) / m_b, since / f - r - o], (0, 1)):
-        a = np.minimum(np.floor(corner) + beside, host.count - r - o)
-        room = (left - a * m_b + ROUNDING * host.limit) / np.maximum(r, 1)
-        lost = np.maximum(0.0, since - (a + r + o) * f)
-        if np.isfinite(t_r):
-            lost += r * t_r
-        fits = room >= np.where(r > 0, m_r, 0.0)
-        best = min(best, float(lost[fits & (a >= 1)].min(initial=np.inf)))
-    return best
 
 
 def _prices(of: FloatArray, most: float = np.inf) -> list[float]:

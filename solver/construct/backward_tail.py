@@ -37,11 +37,11 @@ from pipeloom.ir.model.problem import Objective, Problem
 from ..core.incumbent import Incumbent
 from ..core.kernels import CostArrays, fields
 from ..core.methods import Method
+from ..core.tolerances import ROUNDING
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 PATIENCE = 0.75
 AHEAD = 200  # maximum number of ops of a rank among which it chooses the next one
-SAME = 1e-9  # times closer than this, relative to the last start, count as equal
 BACKWARDS_OP = 20  # work to place one op backwards, in simulated ops
 
 
@@ -233,7 +233,7 @@ class TailBuilder:
         rows = [(a, starts[a:b]) for a, b in pairwise(self._offsets)]
         first = np.array([a + np.searchsorted(row, starts[place]) for a, row in rows])
         begins = np.array([-row[0] if self._period and len(row) else 0.0 for _, row in rows])
-        way, same = self._way(place, begins), SAME * float(starts.max())
+        way, same = self._way(place, begins), ROUNDING * float(starts.max())
         best.work.spend(int(len(built) + BACKWARDS_OP * (self._offsets[1:] - first).sum()))
         done = build_backwards(
             self._order, first, self._offsets[1:], begins, way, CostArrays.of(self._costs),

@@ -19,9 +19,10 @@ from pipeloom.ir.model.problem import Problem
 from ..bounds.moments import fewest_forwards
 from ..core.linear_instance import LinearInstance
 from ..core.options import Order
+from ..core.tolerances import ROUNDING
 from .round_based import RoundParameters, round_parameters, round_schedule
 
-EXCESS = (1e-9, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # target costs, as relative excess over the bound
+EXCESS = (ROUNDING, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # target costs, as relative excess over the bound
 SLOPES = (2.0, 1.0, 0.7, 1.5, 3.0, 2.5)  # how many more F's a warm-up has than the next stage's
 SHARES = (1.0, 0.9, 1.1, 0.75, 1.25)  # further slopes, relative to the one that fills stage 0
 

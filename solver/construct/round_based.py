@@ -31,9 +31,9 @@ from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
 from ..core.kernels import packed
 from ..core.linear_instance import LinearInstance
+from ..core.tolerances import ROUNDING
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
-TIE = 1e-9  # relative tolerance up to which a W fits into a gap
 SCALE = 0.3  # standard deviation of a budget's change, in mean T_W's
 
 
@@ -185,7 +185,7 @@ def round_schedule(
                     full = not backward and held[i] + m_b[i] > limit[i]
                     gap = comes - free[i]
                     if not (full or last) and (
-                        gap <= 0.0 or (w[i] * (1 - TIE) > gap and idle[i] + gap <= allowed)
+                        gap <= 0.0 or (w[i] * (1 - ROUNDING) > gap and idle[i] + gap <= allowed)
                     ):
                         break
                     at = forwards[i] + k + weights[i]

@@ -24,6 +24,7 @@ from pipeloom.ir.model.problem import Problem
 
 from ..core.kernels import packed
 from ..core.linear_instance import LinearInstance
+from ..core.tolerances import ROUNDING
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
@@ -52,7 +53,7 @@ def warm_up_counts(linear: LinearInstance, slope: float) -> list[int]:
     the earlier one.
     """
     later = np.arange(linear.stages)[::-1]
-    ahead = 1 + np.floor(slope * later + 1e-9).astype(np.int64)
+    ahead = 1 + np.floor(slope * later + ROUNDING).astype(np.int64)
     return [int(n) for n in np.minimum(ahead, np.minimum.accumulate(linear.capacity))]
 
 

@@ -36,8 +36,6 @@ class Method(StrEnum):
     """A schedule of fewer microbatches, extended by repeating a period."""
     SPLICE = "splice"
     """One piece of a schedule is removed, and another one is repeated."""
-    PATTERN = "pattern"
-    """A schedule of equal mean microbatches, to whose places the unlike ones are assigned."""
     WINDOW = "window"
     """Large neighborhood search: CP-SAT on the ops in a time window, with all others fixed."""
     CP_SAT = "cp-sat"

@@ -20,6 +20,9 @@ THREADS = "PIPELOOM_THREADS"
 """The environment variable with the number of cores that this process may use."""
 LEAST_WORKERS = 2
 """The minimum number of worker threads of a solve."""
+MOST_SEEDS = 1 << 31
+"""The number of different seeds that the exact solvers accept."""
+MILLION = 1e6
 Order: TypeAlias = tuple[IntArray, ...]
 """The order of ops: for each rank an array of its packed ops."""
 Memory: TypeAlias = Callable[[Schedule], Sequence[float]]
@@ -62,7 +65,7 @@ class SolveOptions:
     @property
     def ops(self) -> float:
         """The work limit in simulated ops; inf if there is none."""
-        return inf if self.work_limit is None else self.work_limit * 1e6
+        return inf if self.work_limit is None else self.work_limit * MILLION
 
     @property
     def budget(self) -> Budget:
@@ -83,7 +86,7 @@ class SolveOptions:
         return SolveOptions(
             solver=self.solver,
             time_limit=budget.time.left,
-            work_limit=None if budget.work.ops == inf else budget.work.ops / 1e6,
+            work_limit=None if budget.work.ops == inf else budget.work.ops / MILLION,
             seed=self.seed,
             should_stop=should_stop,
         )

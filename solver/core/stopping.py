@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pipeloom.ir.kernels import seconds_compiling
 
 OPS_A_SECOND = 1e8  # roughly what the simulator does on one core
+POLL = 0.05  # seconds between two checks whether to stop
 
 
 class StoppingCriterion(Protocol):

@@ -28,6 +28,11 @@ def streams_of(problem: Problem) -> list[list[int]]:
     return list(found.values())
 
 
+def number_of_ops(problem: Problem) -> int:
+    """The number of F's, B's and W's of all stages and microbatches."""
+    return 3 * problem.stages * problem.microbatches
+
+
 def stream_numbers(problem: Problem) -> IntArray:
     """For each microbatch, the index of its stream in :func:`streams_of`, shape (M,)."""
     numbers = np.empty(problem.microbatches, dtype=np.int64)

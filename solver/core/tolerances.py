@@ -8,7 +8,7 @@ from pipeloom.ir.model.ops import FloatArray, IntArray
 
 ROUNDING = 1e-9  # tolerance of a memory limit, as sums of sizes are rounded
 CLOSED = 1e-6  # largest gap between cost and bound at which a schedule counts as optimal
-_QUOTIENT = 1e-12  # tolerance of a quotient, far smaller than that of a limit
+QUOTIENT = 1e-12  # tolerance of a quotient, far smaller than that of a limit
 
 
 def counts_within(
@@ -24,5 +24,5 @@ def counts_within(
     """
     room, size = np.asarray(room, dtype=np.float64), np.asarray(size, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        fit = np.where(size > 0, np.floor(room / size * (1 + _QUOTIENT)), np.inf)
+        fit = np.where(size > 0, np.floor(room / size * (1 + QUOTIENT)), np.inf)
     return np.clip(fit, 0.0, most)

@@ -15,12 +15,11 @@ from typing import TypeVar
 
 from .incumbent import Incumbent
 from .options import LEAST_WORKERS, cores
-from .stopping import WorkLimit
+from .stopping import POLL, WorkLimit
 
 Result = TypeVar("Result")
 
 MOST_WORKERS = 8
-POLL = 0.05  # seconds between two checks of the clock
 GRACE = 0.5  # seconds after the time limit, after which running work is abandoned
 MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # shares of the work limit after which the next worker runs
 

@@ -23,10 +23,11 @@ from ..core.bound import Bound
 from ..core.incumbent import Incumbent
 from ..core.linear_instance import LinearInstance
 from ..core.methods import Method
-from ..core.options import Order
+from ..core.options import MOST_SEEDS, Order
 from ..core.relaxations import unfused
 from ..core.schedule_cost import objective_cost
 from ..core.stopping import OPS_A_SECOND, Budget
+from ..core.streams import number_of_ops
 from ..core.worker_threads import Pieces
 from .cp_sat_thread import CpSatThread, Read
 from .first_starts import valid
@@ -56,7 +57,7 @@ def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Piece
     rate of microbatches.
     """
     linear = LinearInstance.of(best.problem)
-    small = 3 * best.problem.stages * best.problem.microbatches <= OPS
+    small = number_of_ops(best.problem) <= OPS
     if not small or (linear and not slots_limit_rate(linear)):
         return
     instance = all_orders(best.problem, learned=[*learned, *_slot_turns(best.problem)])
@@ -145,7 +146,7 @@ def _parameters(seed: int, tries: int) -> Parameters:
     parameters are :data:`.model.PARAMETERS`; if it is odd, CP-SAT's defaults, with which it
     presolves the model.
     """
-    return {"random_seed": seed % 2**31, **({} if tries % 2 else PARAMETERS)}
+    return {"random_seed": seed % MOST_SEEDS, **({} if tries % 2 else PARAMETERS)}
 
 
 def ask(
@@ -218,7 +219,7 @@ def _cost(best: Incumbent, order: Order) -> float | None:
     That is, if it is invalid, exceeds a memory limit, or lacks ops of some microbatches.
     """
     ops = sum(len(split_backwards(row)) for row in order)
-    if ops < 3 * best.problem.stages * best.problem.microbatches:
+    if ops < number_of_ops(best.problem):
         return None
     found = valid(Schedule(best.problem, order))
     return None if found is None else objective_cost(found)

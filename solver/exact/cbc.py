@@ -21,9 +21,8 @@ import pulp
 
 from pipeloom.ir.child_processes import tied_to_parent
 
-from ..core.stopping import StoppingCriterion, TimeLimit
+from ..core.stopping import POLL, StoppingCriterion, TimeLimit
 
-_POLL = 0.05  # seconds between two calls of should_stop
 _GRACE = 3.0  # seconds for CBC to end after its time limit, and after an interrupt
 _BOUND = re.compile(r"^Lower bound:\s+(\S+)$", re.MULTILINE)
 _running: WeakKeyDictionary[subprocess.Popen[bytes], Path] = WeakKeyDictionary()  # folders
@@ -112,7 +111,7 @@ def _wait(process: subprocess.Popen[bytes], seconds: float, should_stop: Stoppin
     """
     too_long = TimeLimit(seconds + _GRACE)
     while process.poll() is None and not too_long() and not should_stop():
-        time.sleep(_POLL)
+        time.sleep(POLL)
     if process.poll() is None:
         process.send_signal(signal.SIGINT)  # CBC then ends at its next node, with its bound
         try:

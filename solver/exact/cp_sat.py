@@ -11,9 +11,10 @@ from ortools.sat.python import cp_model
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.schedule import Schedule
 
-from ..core.options import Order, SolveOptions
+from ..core.options import MOST_SEEDS, Order, SolveOptions
 from ..core.schedule_cost import objective_cost
 from ..core.stopping import OPS_A_SECOND, TimeLimit
+from ..core.tolerances import ROUNDING
 from .cp_sat_thread import CpSatThread
 from .first_starts import earliest, starts_of, to_schedule
 from .instance import Instance, all_positions
@@ -36,7 +37,7 @@ def solve(
     time, problem = TimeLimit(options.time_limit), incumbent.problem
     instance = all_positions(problem)
     model = exact_model(instance, incumbent, lower_bound)
-    slack = 1e-9 if model.ticks.exact else 4 / model.ticks.per_unit
+    slack = ROUNDING if model.ticks.exact else 4 / model.ticks.per_unit
 
     def read(solution: cp_model.CpSolverSolutionCallback) -> tuple[Order, FloatArray]:
         start = np.array([solution.value(start) for start in model.starts], dtype=np.float64)
@@ -48,7 +49,7 @@ def solve(
         max_time_in_seconds=max(time.left, 0.01),
         max_deterministic_time=options.ops / OPS_A_SECOND,
         num_workers=WORKERS if math.isinf(options.ops) else 1,
-        random_seed=options.seed % 2**31,
+        random_seed=options.seed % MOST_SEEDS,
     ) as search:
         while (news := search.next(options.should_stop)) is not None:
             if isinstance(news, float):

@@ -9,9 +9,8 @@ from typing import Generic, TypeVar
 
 from ortools.sat.python import cp_model
 
-from ..core.stopping import StoppingCriterion
+from ..core.stopping import POLL, StoppingCriterion
 
-_POLL = 0.05  # seconds between two calls of should_stop
 Read = TypeVar("Read")
 
 
@@ -78,7 +77,7 @@ class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[Read]):
         """
         while True:
             try:
-                news = self._news.get(timeout=_POLL)
+                news = self._news.get(timeout=POLL)
                 if self._error is not None:
                     raise self._error
                 return news

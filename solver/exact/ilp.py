@@ -35,10 +35,10 @@ import pulp
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.schedule import Schedule
 
-from ..core.options import SolveOptions
+from ..core.options import MOST_SEEDS, SolveOptions
 from ..core.schedule_cost import objective_cost
 from ..core.stopping import TimeLimit
-from ..core.tolerances import ROUNDING
+from ..core.tolerances import CLOSED, ROUNDING
 from .cbc import Outcome, run_cbc
 from .first_starts import earliest, starts_of, to_schedule
 from .instance import F, all_positions, undecided
@@ -48,7 +48,6 @@ NODE = 50  # work of a node of the search tree per pair of ops, in simulated ops
 _COST = 1e4  # the scaled horizon: CBC prints three decimals of a bound
 _PRINTED = 1e-3  # precision of the bound that CBC prints
 _INTEGER = 1e-9  # CBC's tolerance of an integer variable
-_ABOVE = 1e-6  # relative slack above incumbent and horizon, as numbers are rounded in the file
 _PRIMAL = 1e-8  # CBC's tolerance of a constraint
 
 
@@ -81,7 +80,7 @@ def solve(
 
 
 def _options(options: SolveOptions, node: float) -> dict[str, float | str]:
-    seed = 1 + options.seed % 2**30  # 0 would mean the time of day
+    seed = 1 + options.seed % (MOST_SEEDS // 2)  # 0 would mean the time of day
     return {
         **({} if math.isinf(options.ops) else {"maxNodes": 1 + int(options.ops / node)}),
         "integerTolerance": _INTEGER,
@@ -107,9 +106,9 @@ class _Program:
         self.instance = all_positions(problem)
         self.waits, takes = sorted(self.instance.waits), self.instance.takes
         rank_ops = self.instance.rank_ops
-        cost = objective_cost(incumbent) * (1 + _ABOVE)
+        cost = objective_cost(incumbent) * (1 + CLOSED)
         times = 2 if problem.objective is Objective.PERIOD else 1  # see :mod:`.model`
-        horizon = min(self.instance.horizon * (1 + _ABOVE), times * cost)
+        horizon = min(self.instance.horizon * (1 + CLOSED), times * cost)
         self.scale = scale = _COST / horizon if horizon > 0 else 1.0
         self.horizon, head, tail = horizon * scale, np.zeros(len(takes)), takes.copy()
         for i, k, gap in self.waits:

@@ -29,12 +29,12 @@ from ortools.sat.python import cp_model
 
 from pipeloom.ir.units import counted
 
-from ..bounds.several_stages.general_placement import GeneralPlacement
-from ..bounds.several_stages.host_model import HostModel
+from ..bounds.several_stages.general_placement import GeneralPlacement, HostModel
 from ..core.bound import Bound
 from ..core.incumbent import Incumbent
 from ..core.relaxations import unfused
 from ..core.stopping import OPS_A_SECOND
+from ..core.streams import number_of_ops
 from ..core.worker_threads import Pieces
 from .bisection import run
 from .instance import B, F, Instance, Learned, OpClass, all_orders
@@ -279,7 +279,7 @@ def several_ranks(
     """
     most = WIDE_HELD * best.problem.ranks
     little = [host.limit <= most * float(host.m_b.sum()) for host in placed.hosts]
-    if 3 * best.problem.stages * best.problem.microbatches > WIDE_OPS or not any(little):
+    if number_of_ops(best.problem) > WIDE_OPS or not any(little):
         return None
     first, *others = sorted(placed.hosts, key=lambda host: host.lowest)
     for beside in (others, others[-1:]):

@@ -11,6 +11,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..core.incumbent import Incumbent
+from ..core.streams import number_of_ops
 from ..core.tolerances import ROUNDING, counts_within
 from .base import Family
 from .bidirectional.chimera import Chimera
@@ -44,7 +45,7 @@ def families_of(problem: Problem) -> list[Family]:
     problem has more than :data:`MANY_OPS` ops.
     """
     found = [*synchronous(), *_sized(problem)]
-    if 3 * problem.stages * problem.microbatches > MANY_OPS:
+    if number_of_ops(problem) > MANY_OPS:
         found.sort(key=lambda family: isinstance(family, ZBV))
     return found
 

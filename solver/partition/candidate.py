@@ -23,6 +23,7 @@ from ..core.methods import Method
 from ..core.options import Order
 from ..core.schedule_cost import iteration_time, objective_cost, status_under, within_memory
 from ..core.stopping import NEVER, StoppingCriterion
+from ..core.streams import number_of_ops
 from ..core.tolerances import CLOSED
 from ..search.constructor_search import building
 from ..search.list_search import LIST_OP
@@ -67,7 +68,7 @@ def effort(problem: Problem) -> float:
 
     The unit is the effort to simulate one op.
     """
-    size = 3 * problem.stages * problem.microbatches
+    size = number_of_ops(problem)
     constructed = len(set(problem.placement.owners)) == problem.stages
     listed = DRAWN * LIST_OP * size * max(1, problem.stages // problem.ranks)
     return listed + BUILT * building(size) * constructed

@@ -8,6 +8,8 @@ from itertools import product
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.profile import Profile
 
+from ..core.tolerances import ROUNDING
+
 MOST_STAGES = 64
 """Moves and swaps of stages are tried only up to this number of stages, as there are quadratically
 many."""
@@ -56,7 +58,7 @@ def _better(owners: list[int], work: Sequence[float], pace: Sequence[float]) -> 
     """
     loads = _loads(owners, work, pace)
     busiest = max(range(len(pace)), key=loads.__getitem__)
-    least, best = loads[busiest] * (1 - 1e-9), None
+    least, best = loads[busiest] * (1 - ROUNDING), None
     for changed in _changed(owners, busiest, len(pace)):
         found = _loads(changed, work, pace)
         ranks = {busiest, *(new for old, new in zip(owners, changed, strict=True) if old != new)}

@@ -14,6 +14,7 @@ from pipeloom.ir.model.problem import Problem
 from ..construct.periodic_v import PeriodicV, periodic_order
 from ..core.incumbent import Incumbent
 from ..core.methods import Method
+from ..core.streams import number_of_ops
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces
 
@@ -82,5 +83,5 @@ def _shares(weights: FloatArray) -> FloatArray:
 
 def _offer(best: Incumbent, starts: FloatArray, interval: float) -> None:
     problem = best.problem
-    best.work.spend(BUILD_OP * 3 * problem.stages * problem.microbatches)
+    best.work.spend(BUILD_OP * number_of_ops(problem))
     best.offer(periodic_order(starts, interval, problem.microbatches), Method.PERIODIC)

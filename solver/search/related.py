@@ -33,39 +33,14 @@ Take = Callable[[Incumbent, Incumbent], None]
 best schedule of the second into schedules of the problem, and offers these to the first."""
 
 
-class SmallSearch:
-    """A search of another problem, which is continued in rounds during the solve of ``best``.
-
-    ``small``: the incumbent of the other problem. ``search``: the worker that searches that
-    problem. ``ended``: whether the search has nothing left to do.
-    """
-
-    def __init__(self, best: Incumbent, small: Incumbent, search: Worker) -> None:
-        small.interrupt, small.slice = best.interrupt, best.slice
-        self.small, self._pieces, self.ended = small, search(small), False
-
-    @property
-    def able(self) -> bool:
-        return not (self.ended or self.small.work())
-
-    def go_on(self, best: Incumbent) -> None:
-        small, before = self.small, self.small.work.used
-        self.ended, most = True, SMALL_WORK * best.slice
-        for _ in self._pieces:
-            if small.over() or small.work.used - before > most:
-                self.ended = small.closed
-                break
-        best.work.spend(small.work.used - before)
-
-
-class RelatedSearch(SmallSearch):
+class RelatedSearch:
     """A method that searches a related problem in rounds, without pairs of F and BW that overlap.
 
     ``problem``: the related problem. ``search``: the worker that searches it. ``take``: the
     function that uses its best schedule; it is called after each round in which that schedule has
     improved. ``share``: the fraction of the whole solve's time or work after which the search ends;
-    None means no limit. Raises InfeasibleError if no schedule of the related problem fits in
-    memory.
+    None means no limit. ``small``: the incumbent of the related problem. Raises InfeasibleError if
+    no schedule of the related problem fits in memory.
     """
 
     def __init__(
@@ -77,14 +52,26 @@ class RelatedSearch(SmallSearch):
         share: float | None = None,
     ) -> None:
         problem = without_overlap(problem)
-        super().__init__(best, Incumbent(problem, next(lower_bounds(problem)), ENDLESS), search)
+        small = self.small = Incumbent(problem, next(lower_bounds(problem)), ENDLESS)
+        small.interrupt, small.slice = best.interrupt, best.slice
+        self._pieces, self._ended = search(small), False
         self._take, self._taken = take, inf
         if share is not None:
-            self.small.work.ops = best.part(share)
-            self.small.slice = min(best.slice, self.small.work.ops / SLICES)
+            small.work.ops = best.part(share)
+            small.slice = min(best.slice, small.work.ops / SLICES)
+
+    @property
+    def able(self) -> bool:
+        return not (self._ended or self.small.work())
 
     def round(self, best: Incumbent) -> None:
-        self.go_on(best)
+        small, before = self.small, self.small.work.used
+        self._ended, most = True, SMALL_WORK * best.slice
+        for _ in self._pieces:
+            if small.over() or small.work.used - before > most:
+                self._ended = small.closed
+                break
+        best.work.spend(small.work.used - before)
         if self.small.cost < self._taken:
             self._taken = self.small.cost
             self._take(best, self.small)

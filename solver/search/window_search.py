@@ -23,10 +23,10 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..core.incumbent import Incumbent
 from ..core.methods import Method
-from ..core.options import Order
+from ..core.options import MOST_SEEDS, Order
 from ..core.relaxations import fusible, has_remat, recomputable
 from ..core.stopping import OPS_A_SECOND
-from ..core.streams import by_turns, streams_of
+from ..core.streams import by_turns, number_of_ops, streams_of
 
 if TYPE_CHECKING:
     from ..exact.schedule_window import Decided
@@ -58,7 +58,7 @@ class WindowSearch:
         self._remat = has_remat(problem)
         self._free = free and bool(recomputable(problem).any())
         self._pairs, self._step = PAIRS, STEP
-        self._ops = 3 * problem.stages * problem.microbatches
+        self._ops = number_of_ops(problem)
         unknown = problem.profile.unlike or overlap_saves(problem)
         works = bool(Costs.of(problem).durations[:3].any())
         self._known = self._ops <= OPS and works and not unknown
@@ -104,7 +104,7 @@ class WindowSearch:
         window = ScheduleWindow(self._graph, first, stop, self._decided, free=self._free)
         target = max(cost * (1 - self._step), best.bound.value)
         model = OrderModel(window.instance(target), 0.0, target, hint=window.hint)
-        parameters = {"random_seed": int(self._rng.integers(1 << 31)), **PARAMETERS}
+        parameters = {"random_seed": int(self._rng.integers(MOST_SEEDS)), **PARAMETERS}
         search = find_order(best, model, best.budget(SHARE, SECONDS), parameters, Method.WINDOW)
         if best.cost < cost:
             self._step = min(2 * self._step, LONGEST_STEP)

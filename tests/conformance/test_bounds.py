@@ -169,8 +169,8 @@ BY_HAND = [
     ("work", Problem.linear(Profile((PAIRED, IDLE), 2, 0.0), 3), 2.0 + 2 * 4.0 + 4.0),
     # two long microbatches pass the last stage, 10 + 10 each, 20 there and 20 back, W, a short F
     ("through", unlike(10.0, 10.0, 1.0), 82.0),
-    # rank 0 may wait 7 for its first B, 15 after its first F, or recompute two more F's
-    ("remat-head", placed((RECOMPUTED,) * 2, 4, Placement.linear(2), 20.0, t_comm=2.0), 4 * 8 + 6),
+    # rank 0's first B is 15 after its first F: two F's fit, two more gain 1 each if recomputed
+    ("remat-head", placed((RECOMPUTED,) * 2, 4, Placement.linear(2), 20.0, t_comm=2.0), 4 * 8 + 5),
     # weights: straight from the owner; half round a ring; out of one port, then of two
     ("arrivals", streamed(1, 4, 4, links=Links(HOP)), 3.0 + 0.5),
     ("arrivals", streamed(1, 4, 4, links=Links(HOP, shared=Sharing.RING)), 3.0 + 1.0),

@@ -34,7 +34,25 @@ from pipeloom.ir.units import duration
 from ...core.bound import Bound, starts_later
 from ...core.tolerances import ROUNDING
 from ..rank_model import RankModel
-from .host_model import HostModel
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class HostModel(RankModel):
+    """A rank with several ``stages``, in ascending order; arrays are by stage, shape (K,).
+
+    ``rank``: the number of the rank.
+    """
+
+    rank: int
+    stages: tuple[int, ...]
+
+    @property
+    def lowest(self) -> int:
+        return self.stages[0]
+
+    @property
+    def highest(self) -> int:
+        return self.stages[-1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
