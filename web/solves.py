@@ -19,8 +19,7 @@ from pipeloom.planner.results.result import Result
 
 MOST_AT_ONCE = 2
 MOST_KEPT, MOST_OPS = 12, 10_000_000
-"""Number of solves, and of ops in their schedules, that are kept; the oldest solves are dropped. An
-op takes about 50 bytes."""
+"""Number of solves, and of ops in their schedules, that are kept; the oldest solves are dropped."""
 MOST_SECONDS = 120.0
 """Time limit of a solve."""
 MOST_EVENTS = 600

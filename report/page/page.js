@@ -25,7 +25,7 @@ const FIELDS = [
 ];
 const KEYS = FIELDS.map(([key]) => key);
 const WORDS = ["model", "cluster", "tp", "micro", "time", "objective"];
-// The field that shows a fault about a key of the profile or of a request
+// The field that shows a fault about a key
 const FAULTS = {
   num_stages: "ranks", pp: "ranks", microbatches: "m", memory_limit: "limit", t_comm: "link",
   time_limit: "time", placements: "places", memory_limits: "limits", micro_batch: "micro",
@@ -425,6 +425,7 @@ function rowOf(row, shown, i) {
 
 function toggle(name) {
   const shown = shownNames();
+  state.one = name;
   keep("show", (shown.includes(name) ? shown.filter(x => x !== name) : [...shown, name]).join("~"));
 }
 
