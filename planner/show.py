@@ -19,9 +19,9 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.attribution import Attribution, attribute
 from pipeloom.report.bars import last, memory_scale, timed
 from pipeloom.report.chrome_trace import trace_events
-from pipeloom.report.summaries import caption, describe
+from pipeloom.report.page import drawn, op_colours, page_text
+from pipeloom.report.summaries import called, caption, describe
 from pipeloom.report.svg.timeline import timeline_svg
-from pipeloom.report.timeline_html import timeline_html
 from pipeloom.report.timeline_text import timeline_text
 
 from .inputs.documents import PICTURES, Document, Planned, naming, read_document, read_schedule
@@ -63,7 +63,7 @@ class Picture:
         if self.kind == "text":
             return self._text().encode()
         if self.kind == "html":
-            return timeline_html(self.schedules, memory=self.memory).encode()
+            return page_text(self._inside()).encode()
         if self.kind == "trace":
             return json.dumps(trace_events(self.schedules)).encode()
         svg = timeline_svg(self.schedules, memory=self.memory).encode()
@@ -77,6 +77,15 @@ class Picture:
             timeline_text(schedule, name=name, colours=self.colours, **axis)
             for name, schedule in self.schedules
         )
+
+    def _inside(self) -> dict[str, Any]:
+        """The JSON object inside an HTML page. Names that several schedules have are numbered."""
+        names = [name or called(each) for name, each in self.schedules]
+        rows = [
+            {"name": name if names.count(name) == 1 else f"{name} ({number})"} | detail(each)
+            for number, (name, (_, each)) in enumerate(zip(names, self.schedules, strict=True), 1)
+        ]
+        return {"kinds": op_colours(), "rows": rows}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``show --json`` prints, without the file's name."""
@@ -124,6 +133,17 @@ def show(
     if output is not None:
         write_bytes(picture.data, os.fspath(output))
     return picture
+
+
+def detail(schedule: Schedule) -> dict[str, Any]:
+    """What the page draws of a schedule (:func:`pipeloom.report.page.drawn`). If its times are not
+    measured, also an explanation of where each rank's time goes and why no schedule is cheaper."""
+    from .results.explanation import explain
+
+    if schedule.timing is not None and not is_plan(schedule):
+        return drawn(schedule)
+    explained = explain(schedule)
+    return drawn(schedule) | {"explanation": explained.to_dict() | {"words": str(explained)}}
 
 
 def _named(

@@ -13,7 +13,7 @@ from pipeloom.ir.cost.remat import held
 from pipeloom.ir.formats.schedule_json import timing_of
 from pipeloom.ir.model.ops import KIND_MASK, Op, OpKind
 from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.schedule import Schedule, TransferKind
+from pipeloom.ir.model.schedule import Schedule, Timing, TransferKind
 
 from .colours import AVERAGE, NAMES, TRANSFERS, Colour, colour
 
@@ -81,17 +81,7 @@ def rows(schedule: Schedule) -> list[RankBars]:
     found = []
     for rank, memory in enumerate(memory_curves(schedule)):
         every = list(_ops(schedule, rank))
-        averages = [
-            Bar(
-                rank,
-                one.start,
-                one.end,
-                f"average {one.stage}",
-                f"average of stage {one.stage}",
-                AVERAGE,
-            )
-            for one in (timing.averages[rank] if timing.averages else ())
-        ]
+        averages = list(_averages(timing, rank))
         ops = [bar for bar in every if not bar.op or not bar.op.kind.copies]
         copies = [bar for bar in every if bar.op and bar.op.kind.copies]
         arriving = [bar for bar in arrivals if bar.rank == rank]
@@ -99,6 +89,12 @@ def rows(schedule: Schedule) -> list[RankBars]:
             RankBars(rank, ops, copies, averages, arriving, _counted(schedule, rank), memory)
         )
     return found
+
+
+def _averages(timing: Timing, rank: int) -> Iterator[Bar]:
+    for one in timing.averages[rank] if timing.averages else ():
+        words = f"average of stage {one.stage}"
+        yield Bar(rank, one.start, one.end, f"average {one.stage}", words, AVERAGE)
 
 
 def _ops(schedule: Schedule, rank: int) -> Iterator[Bar]:

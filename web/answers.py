@@ -1,5 +1,5 @@
-"""The answers of the routes: the schedule of a row with everything that the page draws, files to
-download, and the command and the Python lines that give the same result."""
+"""The answers of the routes: names to choose from, files to download, and the command and the
+Python lines that give the same result."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from collections.abc import Callable
 from shlex import quote
 from typing import Any
 
-import numpy as np
-
-from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.formats import dump_program, dump_schedule
-from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.build import families
 from pipeloom.planner.clusters.cluster import CLUSTERS
@@ -20,11 +16,9 @@ from pipeloom.planner.clusters.gpus import GPUS
 from pipeloom.planner.compile import compile as compiled
 from pipeloom.planner.exchange import export
 from pipeloom.planner.models.reading import PRESETS
-from pipeloom.planner.results.explanation import explain
 from pipeloom.planner.results.result import Result
 from pipeloom.planner.show import show
-from pipeloom.report.bars import memory_curves, timed
-from pipeloom.report.colours import NAMES, as_hex, colour, is_light
+from pipeloom.report.page import op_colours
 
 from .asked import PLACEMENTS
 from .solves import Solve
@@ -36,53 +30,9 @@ def choices() -> dict[str, Any]:
         "models": list(PRESETS),
         "clusters": [*CLUSTERS, *GPUS],
         "placements": PLACEMENTS,
-        "kinds": {kind.name: _colours(kind) for kind in OpKind},
+        "kinds": op_colours(),
         "downloads": {name: words for name, (words, _) in DOWNLOADS.items()},
     }
-
-
-def _colours(kind: OpKind) -> dict[str, Any]:
-    """The name of a kind of op, and its colors from a rank's first stage to its last, each with
-    that of text on it."""
-    shades = [colour(kind, shade / 15) for shade in range(16)]
-    inks = ["#10161c" if is_light(shade) else "#ffffff" for shade in shades]
-    return {"name": NAMES[kind], "shades": list(map(as_hex, shades)), "inks": inks}
-
-
-def detail(solve: Solve, row: Result) -> dict[str, Any]:
-    """The schedule of a row as a document, and what the page draws besides.
-
-    ``memory``: for each rank, pairs of a time and the memory held from then on. ``waits``: see
-    :func:`waits`. ``explanation``: where each rank's time goes, and why no schedule is cheaper.
-    """
-    schedule = timed(row.schedule)
-    explained = explain(schedule)
-    return lines(solve, row) | {
-        "schedule": dump_schedule(schedule),
-        "memory": [[*map(list, curve)] for curve in memory_curves(schedule)],
-        "waits": waits(schedule),
-        "explanation": explained.to_dict() | {"words": str(explained)},
-    }
-
-
-def waits(schedule: Schedule) -> dict[str, Any]:
-    """For each op, numbered rank after rank, and then for each transfer, the node that it waited
-    for longest.
-
-    ``origin``: that node, or -1. ``delay``: milliseconds until its output arrived. ``transfers``:
-    the name of each transfer.
-    """
-    graph = ScheduleGraph.of(schedule)
-    timing, sent = schedule.known_timing, schedule.transfers
-    end = np.concatenate([*timing.end, timing.transfers[:, 1]])
-    origins: IntArray = np.full(len(end), -1)
-    delays: FloatArray = np.zeros(len(end))
-    origin, to, delay = map(np.concatenate, zip(*graph.all_edges, strict=True))
-    by_arrival = np.argsort(end[origin] + delay, kind="stable")  # the last one to arrive stays
-    origins[to[by_arrival]] = origin[by_arrival]
-    delays[to[by_arrival]] = delay[by_arrival]
-    names = [f"{one.kind.value} {one.stage}, {one.source} to {one.target}" for one in sent]
-    return {"origin": origins.tolist(), "delay": delays.tolist(), "transfers": names}
 
 
 def lines(solve: Solve, row: Result) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from importlib.resources import files
 from typing import Any
 
 from starlette.applications import Starlette
@@ -20,6 +19,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pipeloom.ir.errors import Fault, InputError, PipeloomError
+from pipeloom.planner.show import detail
+from pipeloom.report.page import page_text
 
 from . import answers, asked, jobs
 from .guard import BODY_SECONDS, Guard
@@ -42,9 +43,6 @@ class Handlers:
     async def show_page(self, request: Request) -> Response:
         return HTMLResponse(self.page, headers={"content-security-policy": policy(self.page)})
 
-    async def choices(self, request: Request) -> Response:
-        return JSONResponse(await self._computed(answers.choices))
-
     async def profile(self, request: Request) -> Response:
         """Make a profile: of a preset model on a preset cluster, or from traces."""
         body = await request.body()
@@ -53,9 +51,11 @@ class Handlers:
     async def solve(self, request: Request) -> Response:
         """Start a solve. The answer has its name, by which its events and results are read."""
         body = await request.body()
-        return JSONResponse({"solve": await self._computed(lambda: self._start(body))}, 202)
+        solve = await self._computed(lambda: self._solve(body))
+        started = await run_in_threadpool(self.solves.start, solve)  # may wait for others to stop
+        return JSONResponse({"solve": started.name}, 202)
 
-    def _start(self, body: bytes) -> str:
+    def _solve(self, body: bytes) -> Solve:
         wanted = asked.SolveRequest.of(asked.read(body))
         earlier = self._found(wanted.start) if wanted.start else None
         if earlier is not None and not wanted.has_problem_of(earlier):
@@ -64,7 +64,7 @@ class Handlers:
         solve = Solve(job, wanted.given, wanted.facts)
         for event in wanted.events:
             jobs.SolveListener(solve, "")(event)
-        return self.solves.start(solve).name
+        return solve
 
     async def events(self, request: Request) -> Response:
         """Stream the events of a solve until it ends (server-sent events)."""
@@ -80,7 +80,8 @@ class Handlers:
     async def row(self, request: Request) -> Response:
         """The schedule of a row, with what is drawn of it."""
         solve, row = self._row(request)
-        return JSONResponse(await self._computed(lambda: answers.detail(solve, row)))
+        drawn = await self._computed(lambda: detail(row.schedule))
+        return JSONResponse(drawn | answers.lines(solve, row))
 
     async def download(self, request: Request) -> Response:
         solve, row = self._row(request)
@@ -130,11 +131,10 @@ def application(
 
     ``seconds``: the time limit for receiving the body of a request.
     """
-    routes = Handlers(solves or Solves(), whole_page())
+    routes = Handlers(solves or Solves(), page_text(answers.choices()))
     one = "/api/solves/{solve:str}"
     table = [
         Route("/", routes.show_page, methods=["GET"]),
-        Route("/api/choices", routes.choices, methods=["GET"]),
         Route("/api/profile", routes.profile, methods=["POST"]),
         Route("/api/solves", routes.solve, methods=["POST"]),
         Route(f"{one}/events", routes.events, methods=["GET"]),
@@ -144,14 +144,6 @@ def application(
     ]
     handlers: dict[Any, Any] = dict.fromkeys((PipeloomError, HTTPException, Exception), _failed)
     return Guard(Starlette(routes=table, exception_handlers=handlers), host, seconds)
-
-
-def whole_page() -> str:
-    """The page as one text: its style and its script are put in place of their names."""
-    folder = files(__package__) / "page"
-    names = ("index.html", "page.css", "page.js")
-    page, style, script = ((folder / name).read_text(encoding="utf-8") for name in names)
-    return page.replace("/*page.css*/", style).replace("/*page.js*/", script)
 
 
 def policy(page: str) -> str:

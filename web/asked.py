@@ -7,10 +7,10 @@ here: nothing on the server's disk can be named in a request.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.documents.json_reader import parse_json
 from pipeloom.ir.errors import Fault, InputError
@@ -26,6 +26,9 @@ from pipeloom.planner.requests.search import OptimizeRequest
 from pipeloom.planner.solving.progress import Event
 
 from .solves import MOST_SECONDS, Solve
+
+if TYPE_CHECKING:
+    from pipeloom.planner.prediction.step import PredictedStep
 
 MOST_RANKS, MOST_MICROBATCHES, MOST_PLACEMENTS, MOST_LIMITS = 64, 1024, 8, 24
 MOST = {"ranks": MOST_RANKS, "num_stages": 512, "stages": 512, "layers": 512}
@@ -141,7 +144,7 @@ def profile_made(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def profile_from_preset(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the profile that ``predict`` makes for a preset model on a preset cluster or GPU.
+    """Return the profile by layers of a preset model on a preset cluster or GPU, as predicted.
 
     Raises InputError for other names, and for configurations that are not possible.
     """
@@ -154,7 +157,35 @@ def profile_from_preset(document: Mapping[str, Any]) -> dict[str, Any]:
     _count("pp", run.get("pp", 1), MOST_RANKS)
     _count("microbatches", run.get("microbatches"), MOST_MICROBATCHES)
     found = predict(**vars(PredictRequest(model, where, **run)))
-    return {"profile": dump_profile(found.profile), "notes": []}
+    whole = dump_profile(found.profile)
+    profile = {key: value for key, value in whole.items() if key not in {"stages", "num_stages"}}
+    return {"profile": profile | {"layers": list(_layers(found.step))}, "notes": []}
+
+
+def _layers(step: PredictedStep) -> Iterator[dict[str, Any]]:
+    """Yield the layers of a preset model as entries of a profile, by torchtitan's names: what is
+    solved can then be exported."""
+    from pipeloom.planner.models.work import states_of
+    from pipeloom.planner.prediction.rates import OPS
+
+    names = {"embedding": "tok_embeddings", "head": "output"}
+    for number, work in enumerate(step.setup.work.layers):
+        t_f, t_r, t_b, t_w = (step.layer(work).of(op) for op in OPS)
+        states, kind = states_of(work.parameters, step.setup.run), str(work.kind)
+        yield {
+            "name": names.get(kind, f"layers.{number - 1}"),
+            "kind": kind if kind in {*names, "mtp"} else "block",
+            "modules": ["norm", "output"] if kind == "head" else None,
+            "t_f": t_f,
+            "t_b": t_r + t_b,
+            "t_w": t_w,
+            "m_b": max(work.m_b, work.m_w),
+            "m_w": work.m_w,
+            "activation_bytes": work.message_bytes,
+            "weight_bytes": states.weights,
+            "grad_bytes": states.gradients,
+            "optimizer_bytes": states.optimizer,
+        }
 
 
 def profile_from_traces(document: Mapping[str, Any]) -> dict[str, Any]:

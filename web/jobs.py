@@ -86,11 +86,11 @@ def figures(row: Result, number: int) -> dict[str, Any]:
     """The values of a row in the page's table. ``number``: its index in the solve's rows."""
     known = row.row()
     keys = ("status", "bubble_rate", "lower_bound", "gap", "peak_memory", "placement", "method")
-    facts = {key: known.get(key) for key in keys}
-    there = row.planned is not None
-    more = {"cost": row.cost, "uncosted": row.uncosted} if there else {"reason": row.refusal}
-    facts["notes"] = list(_notes(row)) if there else []
-    return {"row": number, "name": row.name, "built": there, **facts, **more}
+    facts = {"row": number, "name": row.name} | {key: known.get(key) for key in keys}
+    if row.planned is None:
+        return facts | {"built": False, "reason": row.refusal, "notes": []}
+    more = {"cost": row.cost, "uncosted": row.uncosted, "fits": row.excess() is None}
+    return facts | {"built": True, "notes": list(_notes(row))} | more
 
 
 def _notes(row: Result) -> Iterator[str]:

@@ -27,6 +27,8 @@ PORT, TRIED = 8080, 40
 MOST_CONNECTIONS = 64
 SILENCE = 10.0
 """Seconds after which a connection without a complete request is closed."""
+LEAST_READ = 2**16
+"""Bytes that the reader of a long answer has to read in these seconds."""
 
 
 @dataclass(frozen=True)
@@ -100,18 +102,23 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 class Patient(H11Protocol):
-    """The HTTP protocol of uvicorn, which also closes connections that send no complete request
-    in time."""
+    """The HTTP protocol of uvicorn, which also ends connections that send no complete request in
+    time, or read too little of an answer."""
 
     silence = SILENCE
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.loop.call_later(self.silence, self._close_if_silent)
+        self.loop.call_later(self.silence, self._check, 0)
 
-    def _close_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.close()
+    def _check(self, before: int) -> None:
+        """End the connection if it is too slow; else check it again later. ``before``: the number
+        of bytes that the client still had to read at the check before this one."""
+        left = self.transport.get_write_buffer_size()
+        if self.cycle is None or (left and left > before - LEAST_READ and before):
+            self.transport.abort()
+        elif left or not self.transport.is_closing():
+            self.loop.call_later(self.silence, self._check, left)
 
 
 class Server(uvicorn.Server):

@@ -18,8 +18,8 @@ from pipeloom.ir.errors import Fault, InputError, PipeloomError
 from pipeloom.planner.results.result import Result
 
 MOST_AT_ONCE = 2
-MOST_KEPT = 12
-"""Number of solves whose results are kept; the oldest ones are dropped."""
+MOST_KEPT, MOST_OPS = 12, 10_000_000
+"""Number of solves, and of ops in their schedules, that are kept; the oldest solves are dropped."""
 MOST_SECONDS = 120.0
 """Time limit of a solve."""
 MOST_EVENTS = 600
@@ -89,6 +89,12 @@ class Solve:
         """Seconds since the solve began."""
         return monotonic() - self._begin
 
+    @property
+    def ops(self) -> int:
+        """The number of ops in the schedules of all results."""
+        planned = [row.planned for row in list(self.rows) if row.planned is not None]
+        return sum(len(ops) for schedule in planned for ops in schedule.order)
+
     def tell(self, kind: str, **facts: Any) -> None:
         """Add an event of the kind ``kind``. ``facts``: its JSON values."""
         with self._lock:
@@ -148,13 +154,18 @@ class Solves:
             if sum(each.is_running for each in self._known.values()) >= MOST_AT_ONCE:
                 raise BusyError
             self._known[solve.name] = solve
-            ended = [name for name, each in self._known.items() if not each.is_running]
-            for name in ended[: max(0, len(self._known) - MOST_KEPT)]:
-                del self._known[name]
+            self._drop()
             # the prefix lets the command exit while a thread still computes
             thread = threading.Thread(target=solve.run, name=f"solve_{solve.name}", daemon=True)
             thread.start()
         return solve
+
+    def _drop(self) -> None:
+        """Drop the oldest solves that have ended while too many, or too large ones, are kept."""
+        for each in [each for each in self._known.values() if not each.is_running]:
+            ops = sum(kept.ops for kept in self._known.values())
+            if len(self._known) > MOST_KEPT or ops > MOST_OPS:
+                del self._known[each.name]
 
     def get(self, name: str) -> Solve:
         """The solve with this name. Raises KeyError if there is none, or if it was dropped."""

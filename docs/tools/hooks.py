@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from command_help import with_options
+from explored import explored
 from format_keys import with_keys
 from gallery import gallery
 from mkdocs.config.defaults import MkDocsConfig
@@ -49,7 +50,8 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 @cache
 def _generated() -> dict[str, str]:
-    return {**gallery(), "reference/python.md": python_reference()}
+    made = {"explored.html": explored(), "reference/python.md": python_reference()}
+    return gallery() | made
 
 
 def _file(config: MkDocsConfig, path: str, content: str | Path) -> File:

@@ -272,7 +272,7 @@ def _prioritized(made: ListParameters, stages: Stages, rng: np.random.Generator)
     scale = float(rng.choice((0.0, 0.5, 2.0, STRICT)))
     offsets = scale * rng.permutation(2 * levels).reshape(2, levels).astype(np.float64)
     made.theta[[KEY_F, KEY_B]] = offsets[:, stages.level]
-    room = float(stages.limit[stages.owner[0]] / max(stages.table[M_B, 0], 1e-300))
+    room = float(stages.limit[stages.owner[0]] / max(stages.table[M_B, 0], 1e-30))
     warm = int(rng.uniform(0.3, 1.0) * min(room, microbatches))
     gap = made.gap.reshape(stages.names.shape)
     gap[:, warm:] = rng.uniform(0.7, 1.6) * float(stages.work.max()) / microbatches

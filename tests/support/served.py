@@ -103,18 +103,19 @@ class Served:
 
 
 @contextmanager
-def serving() -> Iterator[Served]:
-    """A process of ``pipeloom serve`` at a free port, which Ctrl-C ends at once and silently."""
-    words = [sys.executable, "-m", "pipeloom", "serve", "--port", "0", "--json"]
+def serving(port: int = 0, end: signal.Signals = signal.SIGINT) -> Iterator[Served]:
+    """A process of ``pipeloom serve`` at a port, by default a free one. It ends at once and
+    silently, by the signal ``end``."""
+    words = [sys.executable, "-m", "pipeloom", "serve", "--port", str(port), "--json"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(words, env=ENVIRONMENT, **pipes) as process:
         assert process.stdout is not None
         try:
             yield Served(json.loads(process.stdout.readline())["url"])
         finally:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(end)
             _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (0, "")
+    assert (process.returncode, errors) == (0 if end is signal.SIGINT else -end, "")
 
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from tests.support.served import PROFILE, Served
+import pipeloom
+from tests.support.served import LONG as LONG_SOLVE
+from tests.support.served import PROFILE, Served, serving
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 
@@ -106,7 +109,7 @@ def test_a_slider_shows_another_schedule(page: Page) -> None:
 
 def test_a_solve_is_watched_and_stopped(page: Page) -> None:
     page.open(**LONG)
-    page.wait(lambda: "wave:2: best" in page.text("#status"))
+    page.wait(lambda: "wave:2: best" in page.text("#now"))
     pixels = "return [...document.getElementById('progress').getContext('2d')"
     drawn = f"{pixels}.getImageData(0, 0, 600, 130).data].filter(Boolean).length"
     page.wait(lambda: page.script(drawn) > 1000)
@@ -187,12 +190,56 @@ def test_the_frontier_opens_a_schedule(page: Page) -> None:
     page.solved()
     page.find("#sweep").click()
     page.wait(lambda: page.browser.find_elements(By.CSS_SELECTOR, "#frontier [role=button]"))
-    page.find("#frontier [role=button]").send_keys(Keys.ENTER)
+    page.find("#frontier [role=button]").send_keys(Keys.SPACE)
+    page.wait(lambda: "limit 2" in page.text(".panel h3"))
+
+    shared = page.browser.current_url
+    page.browser.get("about:blank")
+    page.browser.get(shared)
+    page.wait(lambda: page.browser.find_elements(By.CSS_SELECTOR, "#frontier [role=button]"))
     page.wait(lambda: "limit 2" in page.text(".panel h3"))
 
     page.set("limits", "0.01")
     page.find("#sweep").click()
-    page.wait(lambda: page.text("#frontier").startswith("limit 0.01: "))
+    page.wait(lambda: page.text("#frontier").startswith("No schedule fits"))
+
+
+def test_the_page_waits_until_another_solve_ends(page: Page, server: Served) -> None:
+    others = [server.begin(**LONG_SOLVE) for _ in range(2)]
+    page.open(**SMALL)
+    page.wait(lambda: page.text("#status") == "Waiting until another solve ends…")
+    server.stop(others[0])
+    page.solved()
+    server.stop(others[1])
+
+
+def test_the_page_solves_again_when_a_server_comes_back(browser: webdriver.Chrome) -> None:
+    with serving(end=signal.SIGKILL) as first:
+        page = Page(browser, first.url)
+        page.open(**LONG)
+        page.wait(lambda: "wave:2: best" in page.text("#now"))
+    page.wait(lambda: page.text("#status") == "The server does not answer: trying again…")
+    with serving(urlsplit(first.url).port or 0):
+        page.wait(lambda: "wave:2: best" in page.text("#now"))
+        browser.get("about:blank")
+
+
+def test_a_page_with_schedules_inside_needs_no_server(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    schedules = [pipeloom.build(name, PROFILE | {"name": "</script>"}, 6) for name in ("1f1b",) * 2]
+    pipeloom.show(*schedules, output=tmp_path / "x.html")
+    page = Page(browser, (tmp_path / "x.html").as_uri())
+    page.open()
+    page.wait(lambda: page.text(".panel h3").startswith("1f1b (1)period "))
+    assert "1f1b (2): period 0 % longer than 1f1b (1)." in page.text("#versus")
+    page.find(".panel canvas").send_keys(Keys.ARROW_RIGHT)
+    assert page.text("#op").startswith("F0 of stage 0")
+    page.find("#in").click()
+    page.wait(lambda: "view=" in page.browser.current_url)
+    assert "why no schedule is below" in page.text("#why")
+    assert not any(page.find(key).is_displayed() for key in ("#form", "#rows", "#files", "#sweep"))
+    assert page.errors == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+import pipeloom
+from pipeloom import Result
 from pipeloom.ir import InputError
-from pipeloom.web import BusyError, Solve, Solves
+from pipeloom.web import BusyError, Solve, Solves, server
 from tests.support.processes import until
+from tests.support.served import PROFILE
 
 
 @pytest.fixture
@@ -73,6 +78,31 @@ def test_the_oldest_solves_are_dropped(solves: Solves) -> None:
         ended(solves.start(Solve(lambda _: None, {})))
     with pytest.raises(KeyError):
         solves.get(started[0].name)
+
+
+def test_solves_with_many_ops_are_dropped_first(
+    solves: Solves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeloom.web.solves.MOST_OPS", 100)
+    row = Result("1f1b", pipeloom.build("1f1b", PROFILE, 6))  # 48 ops
+    started: list[Solve] = []
+    for _ in range(4):
+        started.append(solves.start(Solve(lambda solve: solve.rows.append(row), {})))
+        ended(started[-1])
+    with pytest.raises(KeyError):
+        solves.get(started[0].name)
+    assert solves.get(started[2].name)
+
+
+@pytest.mark.parametrize(("left", "ends"), [(2**20, True), (2**19, False), (0, False)])
+def test_a_client_that_reads_too_slowly_is_left(left: int, ends: bool) -> None:
+    connection: Any = object.__new__(server.Patient)
+    connection.loop, connection.transport, connection.cycle = Mock(), Mock(), Mock()
+    connection.transport.get_write_buffer_size.return_value = left
+    connection.transport.is_closing.return_value = False
+    connection._check(2**20)
+    assert connection.transport.abort.called is ends
+    assert connection.loop.call_later.called is not ends
 
 
 def test_events_are_bounded_and_numbered() -> None:

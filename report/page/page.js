@@ -1,20 +1,20 @@
 
 "use strict";
 
-// State: what the link has. Every value is text; the link leaves out values equal to these.
+// State, which the link has: every value is text, and values equal to these are left out.
 const DEFAULTS = {
-  src: "form", tf: "30", tb: "30", tw: "20", mb: "1", mw: "0.5", xf: "1", xb: "1", xw: "1",
+  src: "form", t_f: "30", t_b: "30", t_w: "20", m_b: "1", m_w: "0.5", xf: "1", xb: "1", xw: "1",
   ranks: "8", m: "24", link: "0.5", limit: "10", time: "4", objective: "", model: "llama-3-8b",
   cluster: "H100", tp: "1", micro: "1", file: "", places: "linear,interleaved:2,v,wave:2",
-  show: "", one: "", view: "", op: "", limits: "",
+  show: "", one: "", view: "", op: "", limits: "", sweep: "",
 };
 // Key, label, kinds of profiles that have it ("": all), least, most and step of the slider
 const FIELDS = [
-  ["tf", "T_F, forward (ms)", "form", 1, 100, 1],
-  ["tb", "T_B, input gradient (ms)", "form", 1, 100, 1],
-  ["tw", "T_W, weight gradient (ms)", "form", 0, 100, 1],
-  ["mb", "M_B, held from F to B", "form", 0.1, 4, 0.1],
-  ["mw", "M_W, held from B to W", "form", 0, 4, 0.1],
+  ["t_f", "T_F, forward (ms)", "form", 1, 100, 1],
+  ["t_b", "T_B, input gradient (ms)", "form", 1, 100, 1],
+  ["t_w", "T_W, weight gradient (ms)", "form", 0, 100, 1],
+  ["m_b", "M_B, held from F to B", "form", 0.1, 4, 0.1],
+  ["m_w", "M_W, held from B to W", "form", 0, 4, 0.1],
   ["xf", "T_F, times", "file model", 0.2, 4, 0.05],
   ["xb", "T_B, times", "file model", 0.2, 4, 0.05],
   ["xw", "T_W, times", "file model", 0.2, 4, 0.05],
@@ -25,26 +25,19 @@ const FIELDS = [
 ];
 const KEYS = FIELDS.map(([key]) => key);
 const WORDS = ["model", "cluster", "tp", "micro", "time", "objective"];
-// The field that shows a fault about a key of the profile or of a request
+// The field that shows a fault about a key
 const FAULTS = {
-  t_f: "tf", t_b: "tb", t_w: "tw", m_b: "mb", m_w: "mw", num_stages: "ranks", pp: "ranks",
-  microbatches: "m", memory_limit: "limit", t_comm: "link", time_limit: "time",
-  placements: "places", memory_limits: "limits", micro_batch: "micro", traces: "file",
-};
-// How a rank spends its time: words and colors of the parts of a bar
-const PARTS = {
-  work: ["computes", "#5b7fa8"], head: ["before first B", "#d39b3a"],
-  between: ["in between", "#c0496b"], tail: ["after last F", "#8a6fc0"],
-  spare: ["spare", "transparent"],
+  num_stages: "ranks", pp: "ranks", microbatches: "m", memory_limit: "limit", t_comm: "link",
+  time_limit: "time", placements: "places", memory_limits: "limits", micro_batch: "micro",
+  traces: "file",
 };
 const $ = id => document.getElementById(id);
 const FORM = {limit: DEFAULTS.limit, link: DEFAULTS.link};
 let state = {...DEFAULTS};
 let choices = null, loaded = null, told = [], running = null, latest = "", turn = 0, timer = 0;
 let rows = new Map(), series = new Map(), details = new Map(), panels = [];
-let view = [0, 1], hovered = null;
+let view = [0, 1], chosen = null, focus = null, spent = 4;
 
-// Small tools
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const plain = (x, digits = 5) => String(Number(x.toPrecision(digits)));
 const ms = x => x >= 1e5 ? `${plain(x / 1e3)} s` : `${plain(x)} ms`;
@@ -77,11 +70,8 @@ async function call(path, body) {
   throw Object.assign(new Error(faults[0].text), {faults, status: response.status});
 }
 
-// The link
 function readLink() {
-  const given = new URLSearchParams(location.hash.slice(1));
-  state = {...DEFAULTS};
-  for (const key of Object.keys(DEFAULTS)) if (given.has(key)) state[key] = given.get(key);
+  state = {...DEFAULTS, ...Object.fromEntries(new URLSearchParams(location.hash.slice(1)))};
 }
 
 function writeLink() {
@@ -103,24 +93,22 @@ function buildForm() {
     $("files").append(make("button", {onclick: () => download(name)}, words));
   }
   for (const id of [...KEYS, ...WORDS, "file", "places", "limits"]) {
-    $(id).setAttribute("aria-describedby", "f-" + id);
+    for (const each of [$(id), $("r-" + id)]) each?.setAttribute("aria-describedby", "f-" + id);
     $(id).after(make("p", {className: "fault", id: "f-" + id}));
   }
-  const kinds = Object.entries(choices.kinds).slice(0, 4);
-  $("legend").append(
-    ...kinds.map(([kind, {name, shades}]) => legendOf(`${kind}: ${name}`, shades[0])));
-  $("causes").append(...Object.values(PARTS).map(part => legendOf(...part)));
 }
 
-function legendOf(words, colour) {
-  const box = make("i");
-  box.style.background = colour;
-  return make("span", {}, box, words);
+function buildLegend() {
+  for (const [kind, {name, shades}] of Object.entries(choices.kinds).slice(0, 4)) {
+    const box = make("i");
+    box.style.background = shades[0];
+    $("legend").append(make("span", {}, box, `${kind}: ${name}`));
+  }
 }
 
 function fieldOf([key, label, of, least, most, step]) {
   const range = make("input", {type: "range", id: "r-" + key, min: least, max: most, step,
-    ariaLabel: label, oninput: () => changed(key, range.value)});
+    ariaLabel: label, unit: "", oninput: () => changed(key, range.value + range.unit)});
   const box = make("input", {id: key, placeholder: "profile’s",
     onchange: () => changed(key, box.value.trim())});
   const name = make("label", {htmlFor: key}, label);
@@ -144,14 +132,14 @@ function showForm() {
 
 function showField(key) {
   $(key).value = state[key];
-  $("r-" + key).value = state[key] || 0;
+  $("r-" + key).value = parseFloat(state[key]) || 0;
   $("r-" + key).ariaValueText = state[key] || "as in the profile";
 }
 
 function setMemoryRange() {
-  const top = 2 * mostMemory(loaded || formProfile());
-  const step = 10 ** Math.floor(Math.log10(top / 20)) / 2;
-  Object.assign($("r-limit"), {step, max: Math.ceil(top / step) * step});
+  const {most, unit} = memoryOf(loaded || formProfile());
+  const step = 10 ** Math.floor(Math.log10(most / 10)) / 2;
+  Object.assign($("r-limit"), {step, max: Math.ceil(2 * most / step) * step, unit});
 }
 
 function changed(key, text) {
@@ -168,9 +156,7 @@ function changed(key, text) {
 
 function showFaults(faults) {
   for (const place of document.querySelectorAll(".fault")) place.textContent = "";
-  for (const field of document.querySelectorAll("[aria-invalid]")) {
-    field.removeAttribute("aria-invalid");
-  }
+  for (const field of document.querySelectorAll("[aria-invalid]")) field.ariaInvalid = null;
   for (const fault of faults) showFault(fault);
 }
 
@@ -179,7 +165,7 @@ function showFault({key, words, text}) {
   const id = known.findLast(part => part && $("f-" + part));
   if (!id || $(id).closest("[hidden]")) return $("faults").append(text || words, " ");
   $("f-" + id).append(words, " ");
-  $(id).setAttribute("aria-invalid", "true");
+  $(id).ariaInvalid = "true";
   if ($(id).closest("details")) $(id).closest("details").open = true;
 }
 
@@ -195,7 +181,7 @@ async function currentProfile(mine) {
 }
 
 function formProfile() {
-  const [t_f, t_b, t_w, m_b, m_w] = ["tf", "tb", "tw", "mb", "mw"].map(value);
+  const [t_f, t_b, t_w, m_b, m_w] = ["t_f", "t_b", "t_w", "m_b", "m_w"].map(value);
   return {format: "pipeloom.profile", version: 1, name: "page", ranks: value("ranks"),
     num_stages: value("ranks"), stages: [{t_f, t_b, t_w, m_b, m_w}], t_comm: value("link")};
 }
@@ -209,9 +195,12 @@ async function modelProfile() {
 const partsOf = ({stages, layers}) => [stages || layers || []].flat()
   .filter(part => part instanceof Object);
 
-function mostMemory(profile) {
-  const parts = partsOf(profile), most = Math.max(1e-6, ...parts.map(part => part.m_b).flat());
-  return most * (profile.stages ? Number(profile.ranks) || 1 : parts.length || 1);
+// Memory that 1F1B needs, in the unit of limits
+function memoryOf(profile) {
+  const held = partsOf(profile).map(({m_b, repeat}) => Math.max(...[m_b].flat()) * (repeat || 1));
+  const most = profile.stages ? Math.max(1e-6, ...held) * (Number(profile.ranks) || 1)
+    : held.reduce((sum, each) => sum + each, 1e-6);
+  return most < 1e6 ? {most, unit: ""} : {most: most / 1e9, unit: "GB"};
 }
 
 function scaled(profile) {
@@ -236,7 +225,7 @@ async function takeFiles(list) {
   let found = JSON.parse(texts[0]), notes = [];
   const made = found?.format === "pipeloom.profile" || found?.stages || found?.layers;
   if (!made) ({profile: found, notes} = await json("api/profile", {traces: texts}));
-  told = notes || [];
+  told = notes;
   const text = JSON.stringify(found), lists = Array.isArray(partsOf(found)[0]?.t_f);
   Object.assign(state, {src: "file", file: text.length < 40000 ? text : "", limit: "", link: ""});
   if (lists) state.m = "";
@@ -244,7 +233,7 @@ async function takeFiles(list) {
   restart();
 }
 
-// Rows of another problem are gray until the first one of this problem, or until the solve ends.
+// Rows of another problem are gray until the first one of this problem.
 function outdate() {
   clearTimeout(timer);
   latest = "";
@@ -254,14 +243,16 @@ function outdate() {
 
 function dropOld() {
   if (!$("results").className) return;
-  $("results").className = $("op").textContent = "";
+  $("results").className = "";
+  chosen = null;
+  hover(null);
   rows.clear();
   showRows();
 }
 
 function restart() {
   outdate();
-  state.view = state.op = "";
+  state.view = state.op = state.sweep = "";
   showForm();
   writeLink();
   return solve();
@@ -279,9 +270,10 @@ async function solve(wanted = {}) {
     if (mine !== turn) return;
     if (!profile) throw Error("Choose a file.");
     const asked = problem(profile);
-    if (start) Object.assign(asked, {start, time_limit: Math.min(120, 4 * asked.time_limit)});
+    if (start) Object.assign(asked, {start, time_limit: Math.min(120, 4 * spent)});
     if (limits) sweeping(asked, profile);
     const {solve: name} = await json("api/solves", asked);
+    spent = asked.time_limit;
     if (mine === turn) watch(name, mine);
     else await stop(name);
   } catch (error) {
@@ -302,8 +294,9 @@ function problem(profile) {
 }
 
 function sweeping(asked, profile) {
-  const full = mostMemory(profile);
-  const usual = [.4, .5, .65, .8, 1, 1.3, 1.7, 2].map(x => Number((x * full).toPrecision(3)));
+  const {most, unit} = memoryOf(profile);
+  const usual = [.4, .5, .65, .8, 1, 1.3, 1.7, 2].map(x => plain(x * most, 3) + unit);
+  state.sweep = "1";
   $("limits").value = state.limits = state.limits || usual.join(",");
   writeLink();
   asked.memory_limits = state.limits.split(/[,\s]+/).filter(Boolean).map(number);
@@ -334,7 +327,11 @@ function ended() {
   $("longer").disabled = !latest;
 }
 
-const tell = words => { $("status").textContent = words; };
+// The status is read aloud; the figures beside it change too often for that.
+function tell(words) {
+  $("status").textContent = words;
+  $("now").textContent = "";
+}
 
 function watch(name, mine) {
   const source = new EventSource(`api/solves/${name}/events`);
@@ -352,27 +349,30 @@ function watch(name, mine) {
   on("frontier", found => openFrontier({...found, solve: name}));
   on("end", end => finish(end, name));
   source.onerror = () => {
-    if (source.readyState === 2) failed(Error("The server does not know this solve."));
-    else if (mine === turn) tell("The server does not answer: trying again…");
+    if (mine !== turn) return;
+    if (source.readyState === 2) solve(); // another server: it does not know this solve
+    else tell("The server does not answer: trying again…");
   };
 }
 
 function addProgress({name, seconds, cost, bound, gap, ending}) {
   if (!series.has(name)) series.set(name, []);
-  if (cost === null) return tell(`${name}: no schedule yet`);
+  if (cost === null) return;
   series.get(name).push({seconds, cost, bound});
-  tell(`${name}: best ${ms(cost)}, bound ${ms(bound)}, gap ${percent(gap)} ${ending}`);
+  $("now").textContent =
+    `${name}: best ${ms(cost)}, bound ${ms(bound)}, gap ${percent(gap)} ${ending}`;
   later();
 }
 
 function finish({state: how, seconds, faults}, name) {
   dropOld();
-  if ([...rows.values()].some(row => row.solve === name && !isPoint(row))) latest = name;
+  if (known().some(row => row.solve === name && !isPoint(row))) latest = name;
   ended();
   const best = built()[0];
   const words = best ? `: best ${best.name}, ${ms(best.cost)}` : "";
   tell(`${how} after ${seconds.toFixed(1)} s${words}`);
-  if (faults.length) showFaults(faults);
+  if (faults.length) return showFaults(faults);
+  if (state.sweep && how === "Done" && !known().some(isPoint)) solve({limits: true});
 }
 
 // The table
@@ -383,26 +383,28 @@ function addRow(row) {
   showRows();
 }
 
+const known = () => [...rows.values()];
 const keyOf = row => `${row.solve}/rows/${row.row}`;
-const fits = ({notes = []}) => !notes.some(text => text.startsWith("does not fit"));
 const order = row =>
-  row.cost + (row.uncosted || !fits(row) ? 1e15 : 0) + (isPoint(row) ? 1e18 : 0);
+  row.cost + (row.uncosted || !row.fits ? 1e15 : 0) + (isPoint(row) ? 1e18 : 0);
 const isPoint = ({name}) => name.startsWith("limit ");
-const built = () => [...rows.values()].filter(row => row.built)
+const built = () => known().filter(row => row.built)
   .sort((a, b) => order(a) - order(b));
 
 function shownNames() {
-  const known = state.show.split("~").filter(name => rows.get(name)?.built);
-  if (known.length) return known;
+  if (choices.rows) return [...rows.keys()];
+  const asked = state.show.split("~").filter(name => rows.get(name)?.built);
+  if (asked.length) return asked;
   return [...new Set([built()[0]?.name, "1f1b"])].filter(name => rows.get(name)?.built);
 }
 
 function showRows() {
   const shown = shownNames(), body = $("rows").tBodies[0];
+  if (choices.rows) return showPanels(shown);
   const focus = document.activeElement.dataset.row;
   body.replaceChildren(...built().map((row, i) => rowOf(row, shown, i)));
   if (focus) body.querySelector(`[data-row="${CSS.escape(focus)}"]`)?.focus();
-  const refused = [...rows.values()].filter(row => !row.built);
+  const refused = known().filter(row => !row.built);
   $("refused").hidden = !refused.length;
   $("refused").firstElementChild.textContent = `${refused.length} that cannot be built`;
   $("refused").lastElementChild.replaceChildren(
@@ -415,7 +417,7 @@ function rowOf(row, shown, i) {
     ariaLabel: `show ${row.name}`, onchange: () => toggle(row.name)});
   box.dataset.row = row.name;
   const gap = row.gap === null ? "–" : row.status === "optimal" ? "optimal" : percent(row.gap);
-  const notes = (row.notes || []).map(text => make("div", {className: "hint"}, text));
+  const notes = row.notes.map(text => make("div", {className: "hint"}, text));
   const cells = [box, make("div", {}, row.name, ...notes), percent(row.bubble_rate), ms(row.cost),
     gap, size(row.peak_memory)];
   return make("tr", {className: i ? "" : "best"}, ...cells.map(cell => make("td", {}, cell)));
@@ -423,38 +425,41 @@ function rowOf(row, shown, i) {
 
 function toggle(name) {
   const shown = shownNames();
+  state.one = name;
   keep("show", (shown.includes(name) ? shown.filter(x => x !== name) : [...shown, name]).join("~"));
 }
 
-// Details of a schedule
 function detailOf(row) {
   const key = keyOf(row);
+  if (details.has(key)) return details.get(key);
   if (details.size > 60) details.clear();
-  if (!details.has(key)) details.set(key, json(`api/solves/${key}`).then(prepared));
+  details.set(key, json(`api/solves/${key}`).then(prepared));
   return details.get(key);
 }
 
 function prepared(detail) {
   const {order, pairs} = detail.schedule;
   let first = 0;
+  detail.end = 1e-9;
   detail.ranks = order.map((ops, rank) => {
     const stages = [...new Set(ops.map(op => op.stage))].sort((a, b) => a - b);
     for (const op of ops) {
       op.colour = colourOf(op.op, stages.indexOf(op.stage) / (stages.length - 1 || 1));
+      detail.end = Math.max(detail.end, op.end);
     }
     for (const at of pairs?.[rank] || []) [ops[at].half, ops[at + 1].half] = [0, 1];
     first += ops.length;
-    return {ops, first: first - ops.length};
+    return {ops, first: first - ops.length, computed: ops.filter(op => !isCopy(op))};
   });
   detail.count = first;
-  detail.end = Math.max(1e-9, ...order.map(ops => ops.length ? ops[ops.length - 1].end : 0));
   return detail;
 }
 
 function colourOf(kind, shade) {
   const {shades, inks} = choices.kinds[kind];
-  const at = Math.round(shade * (shades.length - 1));
-  return {fill: shades[at], ink: inks[at]};
+  const at = Math.round(shade * (shades.length - 1)), rgb = parseInt(shades[at].slice(1), 16);
+  const pixel = (255 << 24 | (rgb & 255) << 16 | rgb & 0xff00 | rgb >> 16) >>> 0;
+  return {fill: shades[at], ink: inks[at], pixel};
 }
 
 // Timelines
@@ -481,18 +486,16 @@ async function showPanels(shown) {
 function panelOf(panel, row, detail) {
   if (!panel) {
     const canvas = make("canvas", {tabIndex: 0, role: "application"});
-    const memory = make("canvas", {role: "img"});
-    panel = {canvas, memory, head: make("h3"), chosen: null};
-    panel.root = make("div", {className: "panel"}, panel.head, canvas, memory);
+    panel = {canvas, head: make("h3")};
+    panel.root = make("div", {className: "panel"}, panel.head, canvas);
     listen(panel);
   }
-  if (panel.detail !== detail) panel.chosen = null;
+  if (panel.detail !== detail) chosen = focus = null;
   Object.assign(panel, {row, detail});
   const bound = row.lower_bound ? `, bound ${ms(row.lower_bound)}` : "";
   const words = `${objectiveOf(panel)} ${ms(row.cost)}, bubble ${percent(row.bubble_rate)}${bound}`;
   panel.head.replaceChildren(row.name, make("span", {}, words));
-  panel.canvas.ariaLabel = `Timeline of ${row.name}: arrows move between ops`;
-  panel.memory.ariaLabel = `Memory over time of ${row.name}`;
+  panel.canvas.ariaLabel = `Timeline and memory of ${row.name}: arrows move between ops`;
   return panel;
 }
 
@@ -536,46 +539,63 @@ const rowHeight = ({detail}) => clamp((panels.length > 4 ? 120 : 300) / detail.r
 
 function drawPanel(panel) {
   const {ranks} = panel.detail, h = rowHeight(panel);
-  const {ctx, width} = prepareCanvas(panel.canvas, ranks.length * h + 18);
+  const end = ranks.length * h + 18;
+  const {ctx, width} = prepareCanvas(panel.canvas, end + 74);
   const k = (width - LEFT) / (view[1] - view[0]);
-  const ink = css("--ink"), idle = css("--idle"), muted = css("--muted"), every = Math.ceil(12 / h);
+  const muted = css("--muted"), every = Math.ceil(12 / h);
+  ctx.fillStyle = css("--idle");
+  for (const rank in ranks) ctx.fillRect(LEFT, rank * h, width - LEFT, h - 1);
+  drawOps(ctx, panel.detail, h, width);
   ranks.forEach((rank, i) => {
-    ctx.fillStyle = idle;
-    ctx.fillRect(LEFT, i * h, width - LEFT, h - 1);
-    drawRank(ctx, rank, i * h, h - 1, k, width, panel.detail.count > 3e4 ? 2 : 1);
+    drawLabels(ctx, rank, i * h, h - 1, k, width);
     ctx.fillStyle = muted;
     if (i % every === 0) ctx.fillText(i, 4, i * h + h / 2);
   });
   drawAxis(ctx, panel, k, width, ranks.length * h);
-  drawChain(ctx, panel, h, k, width, ink);
-  drawMemory(panel, k, width);
+  drawChain(ctx, panel, h, k, width);
+  ctx.translate(0, end);
+  drawMemory(ctx, panel, k, width);
 }
 
-// The index of the first op that ends after a time
-function firstAfter(ops, time, from = 0) {
-  let low = from, high = ops.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (ops[middle].end > time) high = middle; else low = middle + 1;
-  }
-  return low;
-}
+const isCopy = ({op}) => op === "O" || op === "L";
 
-// Ops narrower than `least` pixels are not all drawn: the next one starts beyond these.
-function drawRank(ctx, {ops}, y, h, k, width, least) {
-  for (let i = firstAfter(ops, view[0]); i < ops.length && ops[i].start < view[1];) {
-    const op = ops[i], x = Math.max(LEFT, xOf(op.start, k));
-    const wide = Math.min(width, xOf(op.end, k)) - x;
-    const copies = op.op === "O" || op.op === "L", tall = copies ? h / 4 : "half" in op ? h / 2 : h;
-    const top = copies ? y + .75 * h : y + (op.half || 0) * tall;
-    ctx.fillStyle = op.colour.fill;
-    ctx.fillRect(x, top, Math.max(least, wide > 4 ? wide - .7 : wide), tall);
-    if (wide > 17 && tall > 9) {
-      ctx.fillStyle = op.colour.ink;
-      ctx.fillText(op.microbatch, x + 3, top + tall / 2 + .5, wide - 4);
+// Ops as an image, with two lines for each rank, as pairs need: a pixel shows the op at its middle.
+function drawOps(ctx, {ranks}, h, width) {
+  const wide = Math.max(1, Math.round((width - LEFT) * devicePixelRatio));
+  const step = (view[1] - view[0]) / wide;
+  const image = new ImageData(wide, 2 * ranks.length);
+  const pixels = new Uint32Array(image.data.buffer);
+  ranks.forEach(({computed: ops}, rank) => {
+    for (let x = 0, i = 0, at = 2 * rank * wide; x < wide; x++, at++) {
+      const time = view[0] + (x + .5) * step;
+      while (ops[i]?.end <= time) i++;
+      for (let j = i; ops[j]?.start <= time; j++) {
+        const {start, end, half, colour} = ops[j], edge = end - start > 5 * step ? step : 0;
+        if (end <= time || start + edge > time) continue;
+        if (half !== 1) pixels[at] = colour.pixel;
+        if (half !== 0) pixels[at + wide] = colour.pixel;
+      }
     }
-    const end = view[0] + (Math.floor(x) + least - LEFT) / k;
-    i = wide < least ? firstAfter(ops, end, i + 1) : i + 1;
+  });
+  const canvas = drawOps.canvas ||= make("canvas");
+  Object.assign(canvas, {width: wide, height: 2 * ranks.length});
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  ctx.imageSmoothingEnabled = false;
+  for (const rank in ranks) {
+    ctx.drawImage(canvas, 0, 2 * rank, wide, 2, LEFT, rank * h, width - LEFT, h - 1);
+  }
+}
+
+// The numbers on ops that are wide enough, and copies to and from the host
+function drawLabels(ctx, {ops}, y, h, k, width) {
+  for (const op of ops) {
+    if (op.end <= view[0] || op.start >= view[1]) continue;
+    if ((op.end - op.start) * k < 17 && !isCopy(op)) continue;
+    const x = Math.max(LEFT, xOf(op.start, k)), wide = Math.min(width, xOf(op.end, k)) - x;
+    const tall = "half" in op ? h / 2 : h, middle = y + tall * (op.half || 0) + tall / 2;
+    ctx.fillStyle = op.colour[isCopy(op) ? "fill" : "ink"];
+    if (isCopy(op)) ctx.fillRect(x, y + .75 * h, Math.max(1, wide), h / 4);
+    else if (wide > 17 && tall > 9) ctx.fillText(op.microbatch, x + 3, middle + .5, wide - 4);
   }
 }
 
@@ -587,7 +607,7 @@ function ticks(from, to, about) {
   return found;
 }
 
-// The times, and a line where this schedule ends, so that schedules can be compared
+// The times, and a line where the schedule ends
 function drawAxis(ctx, panel, k, width, y) {
   for (const time of ticks(view[0], view[1], Math.max(2, width / 110))) {
     if (xOf(time, k) < width - 46) ctx.fillText(ms(Math.abs(time)), xOf(time, k), y + 9);
@@ -605,8 +625,8 @@ function placeOf({ranks, count}, node) {
 }
 
 function chainOf({waits}, node) {
-  const found = [];
-  for (let at = node; at >= 0; at = waits.origin[at]) found.push(at);
+  const found = [], {origin} = waits;
+  for (let at = node; at >= 0 && found.length < origin.length; at = origin[at]) found.push(at);
   return found;
 }
 
@@ -615,41 +635,43 @@ function wordsOf(detail, at, i) {
   const name = one => `${one.op}${one.microbatch} of stage ${one.stage}`;
   const head = `${name(op)} (${choices.kinds[op.op].name}) on rank ${at}: ` +
     `${ms(op.start)} to ${ms(op.end)}.`;
-  const origin = detail.waits.origin[node], delay = detail.waits.delay[node];
-  if (origin < 0) return `${head} It waited for nothing.`;
+  const {waits, count} = detail, origin = waits.origin[node], delay = waits.delay[node];
+  const chain = chainOf(detail, node);
+  const links = chain.reduce((sum, one) => sum + waits.delay[one], 0);
+  const path = `Critical path: ${chain.length} ops, ${ms(links)} on links.`;
+  if (origin < 0) return `${head} It waited for nothing. ${path}`;
   const from = placeOf(detail, origin), idle = op.start - (i ? ops[i - 1].end : 0);
   const what = from ? `${name(from.op)} on ${from.at === at ? "its rank" : `rank ${from.at}`}`
-    : `the transfer of ${detail.waits.transfers[origin - detail.count]}`;
+    : `the transfer of ${waits.transfers[origin - count]}`;
   const link = delay > 0 ? ` and ${ms(delay)} on the link` : "";
   const idled = idle > 1e-9 ? ` Its rank idled for ${ms(idle)}.` : "";
-  return `${head}${idled} It waited for ${what}${link}.`;
+  return `${head}${idled} It waited for ${what}${link}. ${path}`;
 }
 
 function choose(panel, at, i) {
-  for (const other of panels) other.chosen = null;
-  const chain = chainOf(panel.detail, panel.detail.ranks[at].first + i);
-  panel.chosen = {at, i, chain};
-  const link = chain.reduce((sum, node) => sum + panel.detail.waits.delay[node], 0);
-  $("op").textContent = `${wordsOf(panel.detail, at, i)} Critical path: ${chain.length} ops, ` +
-    `${ms(link)} on links.`;
+  chosen = {panel, at, i};
   state.op = [panel.row.name, at, i].join("~");
   writeLink();
+  hover(null);
+}
+
+// Show the op that is pointed at, or else the chosen one, and its critical path.
+function hover(found) {
+  focus = found || chosen;
+  $("op").textContent = focus && wordsOf(focus.panel.detail, focus.at, focus.i);
   later();
 }
 
 function restoreOp() {
   const [name, at, i] = state.op.split("~");
   const panel = panels.find(one => one.row.name === name);
-  const there = panel && !panel.chosen && panel.detail.ranks[at]?.ops[i];
+  const there = panel && !chosen && panel.detail.ranks[at]?.ops[i];
   if (there) choose(panel, +at, +i);
 }
 
-const focusOf = panel => hovered?.panel === panel ? hovered : panel.chosen;
-
-function drawChain(ctx, panel, h, k, width, ink) {
-  const {detail} = panel, focus = focusOf(panel);
-  if (!focus) return;
-  const x = time => xOf(time, k);
+function drawChain(ctx, panel, h, k, width) {
+  if (focus?.panel !== panel) return;
+  const {detail} = panel, x = time => xOf(time, k);
   ctx.save();
   ctx.beginPath();
   ctx.rect(LEFT, 0, width - LEFT, detail.ranks.length * h);
@@ -657,7 +679,7 @@ function drawChain(ctx, panel, h, k, width, ink) {
   ctx.strokeStyle = css("--mark");
   ctx.lineWidth = 2;
   ctx.beginPath();
-  for (const node of focus.chain) {
+  for (const node of chainOf(detail, detail.ranks[focus.at].first + focus.i)) {
     const place = placeOf(detail, node);
     if (!place || place.op.start > view[1]) continue;
     ctx.lineTo(x(place.op.end), (place.at + .5) * h);
@@ -666,18 +688,16 @@ function drawChain(ctx, panel, h, k, width, ink) {
   }
   ctx.stroke();
   const {start, end} = detail.ranks[focus.at].ops[focus.i];
-  ctx.strokeStyle = ink;
+  ctx.strokeStyle = css("--ink");
   ctx.strokeRect(x(start), focus.at * h, Math.max(2, (end - start) * k), h - 1);
   ctx.restore();
 }
 
-// Memory over time: the rank that is pointed at or chosen, or else the fullest one
-function drawMemory(panel, k, width) {
+// Memory over time: of the rank in focus, or else of the fullest one
+function drawMemory(ctx, panel, k, width) {
   const {memory, schedule: {report, memory_limit: limits}} = panel.detail;
   const peaks = report.peak_memory, height = 74;
-  const focus = focusOf(panel);
-  const rank = focus ? focus.at : peaks.indexOf(Math.max(...peaks));
-  const {ctx} = prepareCanvas(panel.memory, height);
+  const rank = focus?.panel === panel ? focus.at : peaks.indexOf(Math.max(...peaks));
   const limit = limits?.[rank] ?? Infinity;
   const top = 1.05 * Math.max(1e-9, ...peaks, limit < 4 * peaks[rank] ? limit : 0);
   const y = held => height - 14 - held / top * (height - 20);
@@ -735,13 +755,13 @@ function timeAt(canvas, clientX) {
 }
 
 function opAt(panel, event) {
-  const {top} = panel.canvas.getBoundingClientRect();
-  const at = Math.floor((event.clientY - top) / rowHeight(panel));
-  const rank = panel.detail.ranks[at];
-  if (!rank) return null;
-  const time = timeAt(panel.canvas, event.clientX), i = firstAfter(rank.ops, time);
-  if (!(rank.ops[i]?.start <= time)) return null;
-  return {panel, at, i, chain: chainOf(panel.detail, rank.first + i)};
+  const y = (event.clientY - panel.canvas.getBoundingClientRect().top) / rowHeight(panel);
+  const at = Math.floor(y), rank = panel.detail.ranks[at];
+  const time = timeAt(panel.canvas, event.clientX);
+  const isThere = op => op.start <= time && time < op.end &&
+    (isCopy(op) ? y - at > .75 : op.half !== (y - at < .5 ? 1 : 0));
+  const i = rank ? rank.ops.findIndex(isThere) : -1;
+  return i < 0 ? null : {panel, at, i};
 }
 
 function listen(panel) {
@@ -761,7 +781,7 @@ function listen(panel) {
     [held, moved] = [event.clientX, false];
   });
   on("pointermove", event => {
-    if (held === null) return hover(opAt(panel, event), event);
+    if (held === null) return hover(opAt(panel, event));
     moved = moved || Math.abs(event.clientX - held) > 2;
     if (!moved) return;
     pan(share(held - event.clientX));
@@ -777,24 +797,12 @@ function listen(panel) {
   on("keydown", event => onKey(panel, event));
 }
 
-function hover(found, event) {
-  const tip = $("tip");
-  tip.hidden = !found;
-  if (found) {
-    tip.textContent = wordsOf(found.panel.detail, found.at, found.i);
-    tip.style.left = clamp(event.clientX + 14, 4, innerWidth - tip.offsetWidth - 6) + "px";
-    tip.style.top = clamp(event.clientY + 18, 4, innerHeight - tip.offsetHeight - 6) + "px";
-  }
-  hovered = found;
-  later();
-}
-
 function onKey(panel, event) {
-  const {ranks} = panel.detail, {at, i} = panel.chosen || {at: 0, i: -1};
+  const {ranks} = panel.detail, {at, i} = chosen?.panel === panel ? chosen : {at: 0, i: -1};
   const op = ranks[at].ops[i], middle = op ? op.start : (view[0] + view[1]) / 2;
   const beside = by => () => {
     const to = clamp(at + by, 0, ranks.length - 1);
-    move(panel, to, firstAfter(ranks[to].ops, op ? op.start : view[0]));
+    move(panel, to, ranks[to].ops.findIndex(({end}) => end > (op ? op.start : view[0])));
   };
   const along = by => () => event.shiftKey ? pan(by * (view[1] - view[0]) / 8)
     : move(panel, at, i + by);
@@ -850,7 +858,6 @@ function stepLine(ctx, points, x, y, key) {
   ctx.stroke();
 }
 
-// One schedule
 function showOne() {
   const names = panels.map(panel => panel.row.name);
   $("one").replaceChildren(...names.map(name => make("option", {value: name}, name)));
@@ -860,19 +867,6 @@ function showOne() {
   $("why").textContent = explanation.words;
   $("command").textContent = command;
   $("python").textContent = python;
-  $("losses").replaceChildren(...(explanation.losses || []).map(lossOf));
-}
-
-function lossOf(loss) {
-  const bar = make("div", {className: "bar"});
-  const parts = Object.entries(PARTS).map(([key, [words, colour]]) => {
-    const part = make("i", {title: words});
-    part.style.flexGrow = loss[key];
-    part.style.background = colour;
-    return part;
-  });
-  bar.append(make("b", {}, String(loss.rank)), ...parts);
-  return bar;
 }
 
 async function download(name) {
@@ -893,11 +887,10 @@ function openFrontier({picture, points, solve}) {
   for (const row of found) rows.set(row.name, row);
   const shown = found.filter(row => row.built);
   showRows();
-  const none = found.map(row => make("p", {}, `${row.name}: ${row.reason}`));
-  if (!picture) return $("frontier").replaceChildren(...none);
+  if (!picture) return $("frontier").replaceChildren("No schedule fits within these limits.");
   const text = picture.replace(/<style>[^<]*<.style>/, "");
   const svg = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
-  $("frontier").replaceChildren(svg, "A circle (click, Enter) opens its schedule.");
+  $("frontier").replaceChildren(svg, "A circle opens its schedule.");
   const circles = [...svg.querySelectorAll("circle")].filter(each => each.firstChild);
   circles.forEach((circle, i) => asButton(circle, shown[i].name));
 }
@@ -905,7 +898,11 @@ function openFrontier({picture, points, solve}) {
 function asButton(circle, name) {
   Object.assign(circle, {role: "button", tabIndex: 0, ariaLabel: circle.textContent});
   circle.onclick = () => openPoint(name);
-  circle.onkeydown = event => event.key === "Enter" && openPoint(name);
+  circle.onkeydown = event => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    openPoint(name);
+  };
 }
 
 function openPoint(name) {
@@ -915,11 +912,9 @@ function openPoint(name) {
   $("h-time").scrollIntoView();
 }
 
-// The beginning
 function listenToForm() {
   on("form", event => {
     event.preventDefault();
-    for (const key of KEYS) state[key] = $(key).value.trim();
     restart();
   }, "submit");
   on("stop", () => stop(running.name).catch(failed));
@@ -952,12 +947,27 @@ async function open() {
   await solve();
 }
 
+// Schedules inside the page, which then needs no server
+function openInside() {
+  readLink();
+  for (const part of document.querySelectorAll("[data-live]")) part.hidden = true;
+  for (const {name, ...detail} of choices.rows) {
+    const {report} = detail.schedule, cost = report.iteration_time ?? report[report.objective];
+    const row = {...report, name, row: name, cost};
+    rows.set(name, row);
+    details.set(keyOf(row), Promise.resolve(prepared(detail)));
+  }
+  showRows();
+}
+
 async function begin() {
-  choices = await json("api/choices");
-  buildForm();
+  choices = JSON.parse($("inside").textContent);
+  buildLegend();
   listenToForm();
-  onhashchange = open;
   onresize = later;
+  if (choices.rows) return openInside();
+  buildForm();
+  onhashchange = open;
   onpagehide = () => running && navigator.sendBeacon(
     `api/solves/${running.name}/stop`, new Blob(["{}"], {type: "application/json"}));
   await open();
