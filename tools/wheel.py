@@ -62,23 +62,28 @@ TRAINING = (
 
 def build(source: Path) -> Path:
     """Build the sdist of a checkout, and from it the wheel. Checks both, and returns the wheel."""
+    wanted = _library(source / "src")
     shutil.rmtree(DIST, ignore_errors=True)
     _call(sys.executable, "-m", "build", "--outdir", DIST, source)
     (wheel,), (sdist,) = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
     _call(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
     _call(sys.executable, "-m", "check_wheel_contents", wheel)
-    _check_contents(source / "src", wheel, sdist)
+    _check_contents(wanted, wheel, sdist)
     return wheel
 
 
-def _check_contents(source: Path, wheel: Path, sdist: Path) -> None:
-    """Fail unless wheel and sdist contain all files of the library except pages, and no others."""
-    wanted = {
+def _library(source: Path) -> set[str]:
+    """Return the files of the library, without pages and settings of tools."""
+    return {
         str((Path(folder) / name).relative_to(source))
         for folder, _, names in os.walk(source, followlinks=True)
         for name in names
-        if not name.endswith(".md")
+        if not name.endswith((".md", ".toml"))
     }
+
+
+def _check_contents(wanted: set[str], wheel: Path, sdist: Path) -> None:
+    """Fail unless wheel and sdist contain all files of the library, and no others."""
     with zipfile.ZipFile(wheel) as packed:
         _compare(wheel, wanted, (x for x in packed.namelist() if ".dist-info/" not in x))
     with tarfile.open(sdist) as archive:
