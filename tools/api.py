@@ -47,20 +47,22 @@ class Unchecked(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)
-        checked = ast.unparse(node.value) == "Annotated" and isinstance(node.slice, ast.Tuple)
-        return node.slice.elts[0] if checked else node
+        if ast.unparse(node.value) == "Annotated" and isinstance(node.slice, ast.Tuple):
+            return node.slice.elts[0]
+        return node
 
 
 def listed() -> str:
     """Return the text of the list."""
     lines: list[str] = []
-    for name in pipeloom.__all__:
+    public = vars(pipeloom)["__all__"]
+    for name in public:
         lines += described(name, getattr(pipeloom, name), name in experimental())
     for title, path in OPTIONS.items():
         folder, _, name = path.partition(".")
         lines.append(signed(title, getattr(import_module(f"pipeloom.{folder}"), name)))
     for folder in FOLDERS:
-        own = {*import_module(f"pipeloom.{folder}").__all__} - {*pipeloom.__all__}
+        own = {*vars(import_module(f"pipeloom.{folder}"))["__all__"]} - {*public}
         lines.append(f"pipeloom.{folder}: {' '.join(sorted(own))}")
     return "\n".join(lines) + "\n"
 

@@ -130,7 +130,8 @@ def _each(command: Callable[..., object], lines: Sequence[Sequence[str]]) -> Non
 
 def _try_page(pipeloom: Path, source: Path) -> None:
     """Fail unless ``pipeloom serve`` answers with its page and the presets, and ends at Ctrl-C."""
-    words, pipe = [pipeloom, "serve", "--port", "0", "--json"], subprocess.PIPE
+    words: list[str | Path] = [pipeloom, "serve", "--port", "0", "--json"]
+    pipe = subprocess.PIPE
     with subprocess.Popen(words, stdout=pipe, cwd=source, env=_environment()) as server:
         try:
             assert server.stdout is not None
@@ -169,7 +170,7 @@ def _environment() -> dict[str, str]:
 def _call(*words: str | Path, **options: Any) -> str:
     """Run a command and return its output. If it fails, print the output and exit."""
     print("$", *words, flush=True)
-    done = subprocess.run(
+    done: subprocess.CompletedProcess[str] = subprocess.run(
         words, env=_environment(), capture_output=True, text=True, check=False, **options
     )
     if done.returncode:
