@@ -4,6 +4,8 @@
 # make docs   the site, in build/site: all links and public names checked, all snippets tried
 # make coverage  the tests, and the lines that none of them runs (compiled kernels cannot be seen)
 # make nightly  the tests marked slow, properties on ten times the examples, random checks
+# make wheel  wheel and sdist of the last commit, in dist: checked, and tried in clean environments
+#             (PYTHONS="python3.12 ...": with these interpreters; TORCH=1: with torch, too)
 # make bench  the benchmarks, hours, compared with their records
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,7 +15,7 @@ BIN := $(VENV)/bin
 # the many processes of the tests compiles them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test lint docs coverage nightly bench clean
+.PHONY: setup demo test lint docs coverage nightly wheel bench clean
 
 # Compiling all modules here would take half a minute.
 setup: $(VENV)/.ready
@@ -62,6 +64,11 @@ nightly: setup
 	$(BIN)/python -m tests.property.small_exact
 	$(BIN)/python -m tests.fuzz
 	$(BIN)/python -m tests.failures.drawn --count 100
+	$(MAKE) wheel TORCH=1
+
+wheel: setup
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[release]'
+	$(BIN)/python -m tools.wheel $(if $(TORCH),--torch) $(PYTHONS)
 
 bench: setup
 	$(BIN)/python -m benchmarks --check

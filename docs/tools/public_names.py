@@ -7,8 +7,10 @@ are any.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pipeloom
@@ -30,8 +32,9 @@ GROUPS = {
 HEAD = """# Python reference
 
 The public names of `pipeloom`. Each name is loaded when it is first used, so planning does not
-need torch.
+need torch. Names marked as experimental may change in any version.
 """
+STUB = Path(pipeloom.__file__).with_suffix(".pyi")
 
 
 def python_reference() -> str:
@@ -42,6 +45,11 @@ def python_reference() -> str:
         sections[_group(thing)].append(_entry(name, thing))
     parts = [f"## {title}\n\n" + "\n".join(found) for title, found in sections.items() if found]
     return "\n".join([HEAD, *parts])
+
+
+def experimental() -> set[str]:
+    """Return the public names whose line in ``__init__.pyi`` has the comment ``experimental``."""
+    return set(re.findall(r"as (\w+)  # experimental$", STUB.read_text(), flags=re.MULTILINE))
 
 
 def undocumented() -> list[str]:
@@ -68,7 +76,8 @@ def _entry(name: str, thing: Any) -> str:
     """Return the entry of a name. Members of an enum are listed without docstrings."""
     bare = "\n      show_if_no_docstring: true" if _is_enum(thing) else ""
     path = f"{thing.__module__}.{thing.__qualname__}"
-    return f"::: {path}\n    options:\n      heading: {name}\n      toc_label: {name}{bare}\n"
+    heading = f"{name} (experimental)" if name in experimental() else name
+    return f"::: {path}\n    options:\n      heading: {heading}\n      toc_label: {name}{bare}\n"
 
 
 def _bare_members(cls: type) -> list[str]:

@@ -34,7 +34,7 @@ from .planner.models.arithmetic import arithmetic as arithmetic
 from .planner.optimize import optimize as optimize
 from .planner.pack import Packing as Packing
 from .planner.pack import pack as pack
-from .planner.packing.costs import refit as refit
+from .planner.packing.costs import refit as refit  # experimental
 from .planner.plan import plan as plan
 from .planner.predict import Prediction as Prediction
 from .planner.predict import predict as predict
@@ -45,14 +45,14 @@ from .planner.results.result import Result as Result
 from .planner.show import show as show
 from .planner.sweep import sweep as sweep
 from .planner.verify import verify as verify
-from .runtime.models.huggingface import HuggingFace as HuggingFace
+from .runtime.models.huggingface import HuggingFace as HuggingFace  # experimental
 from .runtime.pipeline.model_source import ModelSource as ModelSource
 from .runtime.pipeline.pipeline import Pipeline as Pipeline
 from .runtime.rank.loss_scale import LossScale as LossScale
-from .runtime.train.loop import StepRecord as StepRecord
-from .solver.families import build_family as build_family
-from .solver.optimize import solve as solve
-from .torch import PlannedSchedule as PlannedSchedule
+from .runtime.train.loop import StepRecord as StepRecord  # experimental
+from .solver.families import build_family as build_family  # experimental
+from .solver.optimize import solve as solve  # experimental
+from .torch import PlannedSchedule as PlannedSchedule  # experimental
 from .training import measure as measure
 from .training import run as run
 

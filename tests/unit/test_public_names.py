@@ -5,12 +5,17 @@ import sys
 import pytest
 
 import pipeloom
+from tools.api import NAMES, listed
 
 
 @pytest.mark.parametrize("name", pipeloom.__all__)
 def test_each_public_name_is_there(name: str) -> None:
     there = {"solve": "optimize"}.get(name, name)
     assert getattr(pipeloom, name).__name__ == there
+
+
+def test_signatures_change_only_on_purpose() -> None:
+    assert listed() == NAMES.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["Pipeline", "ModelSource"])
