@@ -6,7 +6,6 @@ from .cost.spread import ExpectedMakespan as ExpectedMakespan
 from .cost.spread import sampled_makespans as sampled_makespans
 from .cost.steady_state.send_points import step_between_ops as step_between_ops
 from .cost.steady_state.steady_state import step_time as step_time
-from .cost.traffic import over_wires as over_wires
 from .cost.traffic import traffic as traffic
 from .cost.transfer_order import in_sending_order as in_sending_order
 from .errors import InfeasibleError as InfeasibleError

@@ -20,12 +20,11 @@ from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
 from ..inputs.problem_setup import Terms
-from ..results.candidates import Candidate
+from ..results.candidates import COSTS_MORE, Candidate, candidates_table
 from ..results.result import OPTIMIZER, NothingFits, Result
 from ..solving.progress import Note
 from ..solving.search import Search
 from .placements import assumed_cut, best_of_placements
-from .reasons import schemes_table, sentences
 from .schemes import Activations, Scheme, schemes
 
 SHARES = {"activations": 4.0, "weights": 3.0}
@@ -38,8 +37,8 @@ spent on the placement with consecutive stages on each rank, unless that was cho
 def best_of_schemes(
     profile: Profile, terms: Terms, search: Search, *, placed: bool, copies: int | None
 ) -> Result:
-    """Return the best schedule of the scheme with the shortest step, and in words why this scheme
-    was chosen.
+    """Return the best schedule of the scheme with the shortest step. The result's candidates are
+    the schemes, each with its step time or the reason why it does not fit.
 
     ``placed``: whether the placement of stages is chosen as well, as ``--passing activations``
     does; otherwise consecutive stages are on each rank. ``copies``: the maximum number of copies of
@@ -53,18 +52,15 @@ def best_of_schemes(
         )
     rows = compare_schemes(profile, terms, search, placed=placed, copies=copies)
     best = rows[0] if rows[0].why_not is None else None
-    reasons, candidates = sentences(rows, best), tuple(_candidate(row, best) for row in rows)
-    words = "\n".join([schemes_table(rows, best), "", *reasons])
-    schemes = [row.row(on_cluster=True) | {"why_not": row.why_not} for row in rows]
-    facts = {"choice": {"schemes": schemes, "reasons": reasons}}
+    candidates = tuple(_candidate(row, best) for row in rows)
+    words = candidates_table("scheme", candidates)
     if best is None:
-        raise NothingFits("no scheme fits", words, candidates, facts=facts)
+        raise NothingFits("no scheme fits", words, candidates)
     return replace(
         best,
         name=OPTIMIZER,
         candidates=candidates,
         assumed=assumed_cut(profile, best.schedule),
-        facts=facts,
         words=words,
         step=best.step_time,
         stopped=search.stopped,
@@ -102,7 +98,7 @@ def _assumed(profile: Profile) -> str:
 def _candidate(row: Result, best: Result | None) -> Candidate:
     is_best = best is not None and row.scheme == best.scheme
     step = None if row.planned is None else row.step_time
-    return Candidate(row.scheme, step, None, None if is_best else row.why_not or "takes longer")
+    return Candidate(row.scheme, step, None, None if is_best else row.why_not or COSTS_MORE)
 
 
 def compare_schemes(

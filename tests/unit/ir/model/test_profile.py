@@ -1,4 +1,4 @@
-"""Profiles: delays, cuts, limits, links and shared wires, ties, layers."""
+"""Profiles: delays, cuts, limits, links, ties, layers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from pipeloom.ir import (
     Link,
     Links,
     Profile,
-    Sharing,
     StageProfile,
     UnsupportedError,
     dump_layers,
     dump_profile,
     dump_program,
     dump_schedule,
-    over_wires,
     parse_layers,
     parse_profile,
     verify_program,
@@ -75,29 +73,6 @@ def test_a_spread_is_of_all_stages_or_of_each_and_follows_them() -> None:
         assert dump_profile(profile)["spread"] == given
         assert parse_profile(dump_profile(profile), "again") == profile
         assert [stage.spread for stage in profile.split(2).stages] == np.repeat(each, 2).tolist()
-
-
-# links: delays and shared wires, the same for all readers of a profile
-# ------------------------------
-
-
-RING = Sharing.RING
-
-
-def test_bytes_over_a_ring_add_up_on_each_wire() -> None:
-    amounts = np.array([[0.0, 1.0, 10.0], [0.0, 0.0, 0.0], [0.0, 100.0, 0.0]])
-    stage = (StageProfile(1, 1, 1),)
-    ring = Profile(stage, 3, links=Links(Link(0, 1), shared=RING))
-    assert over_wires(ring, amounts) == {"0 to 1": 1.0, "0 to 2": 10.0, "2 to 1": 100.0}
-    ports = Profile(stage, 3, links=Links(Link(0, 1), shared=Sharing.PORTS))
-    assert over_wires(ports, amounts) == {
-        "out of 0": 11.0, "into 1": 101.0, "into 2": 10.0, "out of 2": 100.0
-    }  # fmt: skip
-    assert over_wires(Profile(stage, 3), amounts) == {}
-    wide = np.zeros((4, 4))
-    wide[0, 2], wide[1, 2] = 5.0, 7.0
-    four = Profile(stage, 4, links=Links(Link(0, 1), shared=RING))
-    assert over_wires(four, wide) == {"0 to 1": 5.0, "1 to 2": 12.0}
 
 
 # profiles with tied stages; their programs tie these without another option
