@@ -32,9 +32,7 @@ def plan(request: PlanRequest) -> Any:
     ``dp``, ``cp``, ``ep``, ``etp``, ``micro_batch``, ``recompute``, ``sharding``,
     ``layers_per_stage`` and ``schedule`` are chosen if they are not given; every other setting of
     the training run has its given or default value, as in ``predict``. ``headroom``: memory that
-    plans leave free on each device, in bytes or as ``"4GB"``. ``passing``: what pipeline ranks send
-    each other: ``activations`` (the default), ``weights``, or ``auto`` for a choice between the
-    two.
+    plans leave free on each device, in bytes or as ``"4GB"``.
 
     ``time_limit``: seconds, 45 by default. ``work_limit``: a limit in millions of simulated ops in
     total, which replaces the time limit, so that the result is the same on every machine.

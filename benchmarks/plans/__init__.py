@@ -2,7 +2,6 @@
 
 from .. import parts
 from . import planned, scaled
-from .scaled import files as files
 
 ROOMS = ("ir", "solver", "planner")
 _ALL = parts(planned, scaled)

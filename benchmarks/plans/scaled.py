@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pipeloom import Scaling, plan
-from pipeloom.planner import ScalePoint
+from pipeloom import plan
 
-from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain
+from .. import Case, Claim, Column, Row, Rows, Size, Table, plain
 
 PART = "scaled plans"
-MODEL, GPU, CLUSTER, SEQUENCE = "llama-3-8b", "H100", "dgx-h100", 8192
+MODEL, GPU, SEQUENCE = "llama-3-8b", "H100", 8192
 GPUS = [2**power for power in range(3, 13)]
 WEAK, STRONG = 2, 1024
 """Sequences per step: for each GPU (weak scaling), or for all GPUs together (strong scaling)."""
@@ -62,16 +61,3 @@ columns = {
         Column("bubble and links", _share("bubble", "links", "uneven"), ".1%"),
     )
 }
-
-
-def files(rows: Rows) -> dict[str, str]:
-    """A picture of weak scaling and one of strong scaling, as the text of SVG files by path."""
-    found = {}
-    for kind in ("weak", "strong"):
-        points = tuple(
-            ScalePoint(row["gpus"], row["global_batch"], row["plan"])
-            for row in of_part(rows, PART)
-            if row["scaling"] == kind
-        )
-        found[f"benchmarks/plans/{kind}.svg"] = Scaling(MODEL, CLUSTER, kind, points).picture()
-    return found

@@ -150,7 +150,7 @@ class Plan:
             own = each.configuration
             if each.step_ms < inf:
                 degrees = own.run.tp, own.run.pp, own.run.vp, own.run.dp, own.run.cp, own.run.ep
-                seen.setdefault((*degrees, own.passing), each)
+                seen.setdefault(degrees, each)
         alike = groupby(seen.values(), lambda each: f"{each.step_ms:.9g}")
         first = [(each, len(others)) for _, (each, *others) in alike]
         model, cluster, device = self.space.model, self.space.cluster, self.space.device_gib

@@ -10,9 +10,8 @@ from functools import partial
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.formats import write_json, write_text
+from pipeloom.ir.formats import write_json
 from pipeloom.ir.units import counted
-from pipeloom.report.svg.scaling import ScaleBar, scaling_svg
 from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
@@ -50,13 +49,6 @@ class ScalePoint:
         """The parts of the step time, in milliseconds, by name (:data:`.plans.PARTS`); an empty
         dict if there is no plan."""
         return self.plan["parts_ms"] if self.plan else {}
-
-    def bar(self) -> ScaleBar:
-        """Return this plan's bar in the picture: the time per token, split into the parts of the
-        step."""
-        total = sum(self.parts.values())
-        shares = {key: 1e6 / self.tokens * part / total for key, part in self.parts.items()}
-        return ScaleBar(self.gpus, self.tokens, shares)
 
 
 @dataclass(frozen=True)
@@ -98,12 +90,6 @@ class Scaling:
         head = {"model": self.model, "cluster": self.cluster, "scaling": self.scaling}
         return head | {"points": rows}
 
-    def picture(self) -> str:
-        """Return an SVG with one bar per number of GPUs: the time per token, split into the parts
-        of the step."""
-        title = f"{self.scaling} scaling of {self.model} on {self.cluster}"
-        return scaling_svg(title, [point.bar() for point in self.points])
-
     def write(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
         """Write ``scaling.json`` and ``scaling.svg`` into ``folder``.
 
@@ -112,7 +98,6 @@ class Scaling:
         """
         path = made(folder)
         write_json(self.to_dict(), str(path / "scaling.json"))
-        write_text(self.picture(), str(path / "scaling.svg"))
         return ()
 
     def __str__(self) -> str:

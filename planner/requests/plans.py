@@ -140,9 +140,6 @@ class PlanRequest(Limited, OnDevices):
     """a family such as zb-h1; any schedule by default"""
     headroom: float | str | None = option("X", Kind(size_in))
     """memory to leave free on each device, such as 4GB; none by default"""
-    passing: str = option(kind=choice("activations", "weights", "auto"), default="activations")
-    """what ranks send: activations (the default; each stage stays on its rank), weights (each
-    microbatch stays on its rank), or the better of both (auto)"""
     workers: int | None = option("N", WORKERS, group=SEARCH)
     """processes that solve configurations (with --scale, numbers of GPUs) in parallel and share the
     cores; by default 1, which uses only this process, and with --scale one for every two cores"""
