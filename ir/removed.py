@@ -70,6 +70,7 @@ REMOVED: dict[str, str] = {
     "--memory": "profile --from takes M_B and M_W from --like",
     "--t-comm": "profile --from takes links from --like",
     "pipeloom.refit": "pipeloom.pack takes the fraction `attention` from its lengths, as measured",
+    "--from megatron-layout": "build 1f1b cuts a profile by layers; --partition FILE uses a cut",
     "key packing": "a profile has no sequences: pipeloom.pack returns them with its schedules",
 }
 

@@ -236,7 +236,7 @@ class Plan:
         )
 
     def _notes(self) -> Iterator[str]:
-        yield from cautions(self.space.model, self.space.base)
+        yield from cautions(self.space.model, self.space.base, self.space.cluster)
         if not self.space.headroom and self.best.free_gib < UNSURE * self.space.device_gib:
             yield (
                 f"memory: {self.best.free_gib:.1f} GiB free is less than a prediction may be off; "

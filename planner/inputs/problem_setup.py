@@ -23,7 +23,6 @@ from pipeloom.ir.model.stage_profile import EACH
 from pipeloom.ir.units import counted
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.relaxations import with_stages
-from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.replication import BIDIRECTIONAL, why_one_way
 
@@ -53,7 +52,7 @@ class ProfileSource:
         if isinstance(given, Profile | LayeredProfile):
             self._object = given
         elif isinstance(given, str | os.PathLike | Mapping):
-            self._document, self.where = _read(given)
+            self._document, self.where = read_document(given, "profile")
         else:
             raise TypeError(f"profile: expected a profile or its file, got {given!r}")
 
@@ -206,26 +205,6 @@ def _doubts(pieces: Sequence[StageProfile], cluster: Profile) -> Iterator[str]:
     if delay > 1e3 * longest > 0 or longest > 1e5 * delay > 0:
         words = f"t_comm is {delay:g} ms, and the longest t_f, t_b or t_w {longest:g} ms"
         yield f"{words}: are both in milliseconds?"
-    size = max((piece.activation_bytes or 0.0 for piece in pieces), default=0.0)
-    if cluster.links is not None and size > 0:
-        given, linked = cluster.delays(size).max(), cluster.link_delays(size).max()
-        if max(given, linked) > 2 * min(given, linked):
-            words = f"links: not used for activations, which take t_comm ({given:.4g} ms)"
-            yield f"{words}; by the links {linked:.4g} ms"
-
-
-def _read(given: Document) -> tuple[dict[str, Any], str]:
-    """Return the JSON object of a profile, and its name in messages.
-
-    Raises InputError if it cannot be read, with a hint if ``given`` is the name of a family.
-    """
-    family = isinstance(given, str) and given.partition(":")[0].lower() in FAMILIES
-    if family and not os.path.lexists(str(given)):
-        raise InputError(
-            f"PROFILE: expected a profile's file, got {given!r}, a schedule family: "
-            f"`pipeloom build {given} PROFILE` builds it"
-        )
-    return read_document(given, "profile")
 
 
 def _warn(event: Event) -> None:

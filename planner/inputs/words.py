@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from string import ascii_letters
 from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError
@@ -54,7 +53,7 @@ def size_in(text: str) -> MemorySize:
     if value is None:
         raise InputError(
             "expected a finite number >= 0, such as 8, 20e9, 20G, 8MiB or 16GiB, or none, got "
-            f"{text!r}{_unit_meant(words)}"
+            f"{text!r}"
         )
     found = MemorySize(value)
     found.words = words
@@ -65,16 +64,6 @@ def sizes_in(text: str) -> list[MemorySize]:
     """Parse memory sizes that are separated by commas or spaces. Returns them in ascending order
     without duplicates."""
     return sorted(set(map(size_in, re.split(r"(?:,\s*|\s+)(?=[0-9n])", text.strip(", ")))))
-
-
-def _unit_meant(words: str) -> str:
-    """Return a hint such as ``; did you mean 18GB?`` for ``18Gb``, which would be gigabits; an
-    empty string if no unit is similar."""
-    number = words.rstrip(ascii_letters)
-    unit = words[len(number) :].removesuffix("s").lower()
-    meant = (u if u.endswith("B") else f"{u}B" for u in UNITS)
-    found = next((u for u in meant if unit in (u.lower(), u[:-1].lower())), None)
-    return f"; did you mean {number}{found}?" if found and _size(number) is not None else ""
 
 
 def _size(words: str) -> float | None:

@@ -169,6 +169,14 @@ class Result(ScheduleFigures):
         or if no weights are transferred."""
         return None if self.planned is None else uncosted(self.planned)
 
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the schedule's figures has to know: stale gradients or transfers without
+        a cost, an assumption about its stages, and that it does not fit."""
+        assumed, excess = self.assumed, self.excess()
+        found = [transfer_note(self.schedule), assumed and f"assumed: {assumed}"]
+        return [*filter(None, found), *([f"does not fit: {excess}"] if excess else [])]
+
     @cached_property
     def document(self) -> dict[str, Any]:
         """The schedule as a JSON object, as ``optimize -o`` writes it."""

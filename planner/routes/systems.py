@@ -32,7 +32,7 @@ from ..inputs.problem_setup import Terms
 from ..results.candidates import COSTS_MORE, Candidate, candidates_table, over_all
 from ..results.result import OPTIMIZER, NothingFits, Result
 from ..solving.search import Search
-from .family_cut import best_family_cut, bound_from
+from .family_cut import best_family_cut
 from .layers import best_of_cuts, stages_of, stages_table
 from .placements import assumed_cut, best_of_placements, one_placement
 
@@ -158,28 +158,6 @@ class System:
             if spec.name == AUTO or (spec.chunks == chunks and spec.name != V)
         ]
 
-    def unsearched(
-        self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
-    ) -> list[Result]:
-        """Return a list with one result: a lower bound for schedules with more stages per rank than
-        are searched. The list is empty if there are no such schedules.
-
-        A profile by stages can be cut evenly into any number of stages up to its ``max_stages``.
-        For a profile by layers, there are such schedules only if the system runs any order of ops.
-        """
-        more = max(CUTS) + 1
-        if isinstance(given, Profile):
-            most = given.max_stages
-            there = _is_cut(given) and (most is None or most >= more * given.ranks)
-        else:
-            there = self.any_order and _most(given) >= more
-        runs = self.any_order or microbatches % given.ranks == 0
-        if spec.name != AUTO or not there or not runs:
-            return []
-        what = f"any order, {PlacementKind.INTERLEAVED.value}" if self.any_order else INTERLEAVED
-        bound = bound_from(given, more, microbatches)
-        return [Result(f"{what}:{more} or more", lower_bound=bound, why_not="not searched")]
-
 
 def _one_alone(profile: Profile) -> Profile:
     """Return the profile; if it has a single rank, with ``max_stages`` set to 1, as no system runs
@@ -249,28 +227,25 @@ def best_for(
     """Return the best of the system's own schedules and, if the system runs any order of ops, of
     the optimizer's schedules for the placements that the system supports.
 
-    The lower bound covers all schedules that the system runs, even those that are not searched.
-    Raises NothingFits if no schedule fits.
+    The lower bound covers all schedules of the kinds that are compared. Raises NothingFits if no
+    schedule fits.
     """
     plans = system.plans(given, terms, spec, search.options)
-    unsearched = system.unsearched(given, terms.microbatches, spec)
     free, first = None, list[Result]()
     if system.any_order:
         free = _any_order(given, terms, search, spec)
         name = f"any order, best: {free.schedule.problem.placement.name}"
         first = [Result(name, free.schedule, lower_bound=free.least_bound)]
-    compared = [*first, *plans, *unsearched]
+    compared = [*first, *plans]
     best = min(compared, key=_cost)
     candidates = tuple(_candidate(one, best) for one in compared)
     table = candidates_table("schedule", candidates)
     if best.planned is None:
-        raise _nothing_fits(system, candidates, table)
-    bounded = [*(first or plans), *unsearched]  # first[0]'s bound also covers plans
-    bound = min(one.lower_bound for one in bounded if one.lower_bound is not None)
-    covers = f"all schedules that {system.name} runs"
-    loose = best.cost > bound and any(one.lower_bound == bound for one in unsearched)
-    note = " (more stages per rank were not searched)" * loose
-    words = [f"{table}\n{over_all(covers, best.schedule, bound, note)}"]
+        what = f"no schedule of {system.name} fits"
+        raise NothingFits(what, table, candidates, facts={"for": system.name})
+    bound = min(one.lower_bound for one in compared if one.lower_bound is not None)
+    covers = f"all {system.name} schedules of these kinds"
+    words = [f"{table}\n{over_all(covers, best.schedule, bound)}"]
     facts: dict[str, Any] = {"for": system.name}
     assumed = None
     if free is not None and best is first[0]:
@@ -296,12 +271,6 @@ def best_for(
         words="\n\n".join(filter(None, words)),
         stopped=search.stopped,
     )
-
-
-def _nothing_fits(system: System, candidates: Sequence[Candidate], table: str) -> NothingFits:
-    proven = all(one.lower_bound is None for one in candidates)
-    which = f"that {system.name} runs" if proven else f"found that {system.name} runs and"
-    return NothingFits(f"nothing {which} fits", table, candidates, facts={"for": system.name})
 
 
 def _candidate(one: Result, best: Result) -> Candidate:

@@ -128,7 +128,7 @@ def test_rows_and_profiles_have_notes(server: Served) -> None:
     notes = {event["name"]: event["notes"] for event in events if event["kind"] == "row"}
     for name in ("optimize v", "zb-v"):
         assert any(note.startswith("assumed: each stage is cut into 2") for note in notes[name])
-    assert notes["gpipe"][0].startswith("does not fit: needs 6 on rank 0")
+    assert any(each.startswith("does not fit: needs 6 on rank 0") for each in notes["gpipe"])
 
 
 def test_a_sweep_has_a_picture_and_a_schedule_for_each_limit(server: Served) -> None:
