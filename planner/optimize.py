@@ -161,7 +161,7 @@ class Question:
         """
         given, terms, search, spec = self.given, self.terms, self.search, self.spec
         request, chosen = self.request, spec.name == AUTO
-        if self.system is not None:
+        if self.system is not None and not self.system.any_order:
             return best_for(self.system, given, terms, search, spec)
         if isinstance(given, LayeredProfile):
             return best_of_cuts(given, terms, search, spec, Way(request.partition or "joint"))
