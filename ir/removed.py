@@ -71,6 +71,7 @@ REMOVED: dict[str, str] = {
     "--t-comm": "profile --from takes links from --like",
     "pipeloom.refit": "pipeloom.pack takes the fraction `attention` from its lengths, as measured",
     "--from megatron-layout": "build 1f1b cuts a profile by layers; --partition FILE uses a cut",
+    "--scaling": "plan --scale grows the batch with the GPUs; plan each number for one batch",
     "key packing": "a profile has no sequences: pipeloom.pack returns them with its schedules",
 }
 

@@ -103,7 +103,6 @@ class Sweep(ResultTable):
                 [(row.name, row.peak_memory, rate(row.cost)) for row in families],
                 self.built[-1].scope if len(tried) == 1 else "any of these placements",
                 {name for name, placement in placed.items() if placement not in tried},
-                self._lines(rate) if len(tried) > 1 else {},
             )
         )
 
@@ -113,28 +112,6 @@ class Sweep(ResultTable):
         least, proven = row.least_bound, row.least_status is Status.OPTIMAL
         bound = None if least is None else rate(least)
         return FrontierPoint(self.limits[row.name], rate(row.cost), bound, proven)
-
-    def _lines(self, rate: Rate) -> dict[str, list[list[tuple[float, float]]]]:
-        """Return, for each placement, polylines of points (limit, lowest bubble rate up to this
-        limit).
-
-        A schedule that fits within one limit fits within every larger one, so the rate never
-        increases. A polyline is interrupted at limits for which the placement was not searched. An
-        infinite limit is left out, as it has no position.
-        """
-        lines: dict[str, list[list[tuple[float, float]]]] = {}
-        least: dict[str, float] = {}
-        before: set[str] = set()
-        for row in (row for row in self.built if math.isfinite(self.limits[row.name])):
-            found = {one.name: one.cost for one in row.candidates if one.cost is not None}
-            for name, cost in found.items():
-                least[name] = min(cost, least.get(name, math.inf))
-                runs = lines.setdefault(name, [])
-                if name not in before:
-                    runs.append([])
-                runs[-1].append((self.limits[row.name], rate(least[name])))
-            before = {*found}
-        return lines
 
     def write(self, folder: Path) -> None:
         """Write the table (``results.json``) and the picture (``frontier.svg``) into ``folder``."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..inputs.words import size_in
 from .fields import Request, option, place
-from .kinds import AMOUNT, COUNT, SECONDS, Kind, choice, typed
+from .kinds import AMOUNT, COUNT, SECONDS, Kind, typed
 from .search import WORKERS, Limited
 
 if TYPE_CHECKING:
@@ -156,7 +156,5 @@ class PlanRequest(Limited, OnDevices):
     scale: Sequence[int] = option(
         "N,N,...", Kind(_scale), default=(), action="merge", group=SCALING
     )
-    """numbers of GPUs, instead of --gpus: find the best plan for each of them"""
-    scaling: str | None = option(kind=choice("weak", "strong"), group=SCALING)
-    """weak (the default): --global-batch is for the smallest number of GPUs and grows in proportion
-    to it; strong: --global-batch is the same for all numbers of GPUs"""
+    """numbers of GPUs, instead of --gpus: find the best plan for each of them; --global-batch is
+    for the smallest number of GPUs and grows in proportion to it"""

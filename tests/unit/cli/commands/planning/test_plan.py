@@ -114,20 +114,14 @@ def scaled(**more: Any) -> Scaling:
     return found
 
 
-def test_weak_scaling_has_the_batch_grow_and_strong_scaling_has_it_stay(tmp_path: Path) -> None:
-    weak, strong = scaled(), scaled(scaling="strong", scale=[8, 16, 256])
-    assert [(p.gpus, p.global_batch) for p in weak.points] == [(8, 16), (16, 32)]
-    assert [(p.gpus, p.global_batch) for p in strong.points[:2]] == [(8, 16), (16, 16)]
-    # with the same microbatches per rank costs are similar; half of them have a larger bubble
-    near, far = (each.efficiency(each.points[1]) or 0.0 for each in (weak, strong))
-    assert far < near == pytest.approx(0.96, abs=0.06)
-    bubbles = [p.parts["bubble"] / sum(p.parts.values()) for p in strong.points[:2]]
-    assert bubbles[1] > bubbles[0]
-    strong.write(tmp_path)
+def test_the_batch_grows_with_the_gpus(tmp_path: Path) -> None:
+    weak = scaled(scale=[16, 8, 24])
+    assert [(p.gpus, p.global_batch) for p in weak.points] == [(8, 16), (16, 32), (24, 48)]
+    weak.write(tmp_path)
     known = json.loads((tmp_path / "scaling.json").read_text())["points"]
-    assert [row["efficiency"] for row in known[:2]] == [1.0, far]
-    assert strong.points[2].plan is None
-    assert "256 GPUs: global_batch: expected a multiple of dp" in str(strong)
+    # with the same microbatches per rank costs are similar
+    assert known[0]["efficiency"] == 1.0
+    assert known[1]["efficiency"] == pytest.approx(0.96, abs=0.06)
     for point in weak.points:
         parts, found = point.parts, point.plan or {}
         assert sum(parts.values()) == pytest.approx(found["step_ms"])
