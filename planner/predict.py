@@ -121,9 +121,6 @@ class Prediction:
         return tuple(self._notes())
 
     def _notes(self) -> Iterator[str]:
-        if self.step.raised:
-            on = ", ".join(map(str, self.step.raised))
-            yield f"in the profile M_B is raised to M_W on stages {on}: what W waits for is more"
         yield from cautions(self.step.setup.model, self.step.setup.run, self.step.cluster)
 
     @cached_property

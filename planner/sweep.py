@@ -178,8 +178,9 @@ def sweep(request: SweepRequest) -> Sweep:
     if folder is not None:  # if this sweep fails, no results of an earlier one remain
         for name in (RESULTS, PICTURE):
             (folder / name).unlink(missing_ok=True)
-    solved = _solved(questions, told, away)
-    rows = tuple(_no_worse(solved, limits, labels, told, folder))
+    with away:
+        solved = _solved(questions, told, away)
+        rows = tuple(_no_worse(solved, limits, labels, told, folder))
     if stop() and len(rows) < len(limits):
         told(Note(f"interrupted: {counted(len(limits) - len(rows), 'limit')} left out"))
     free = tuple(families(profile_of, replace(terms, memory_limit=math.inf)))

@@ -139,15 +139,16 @@ def scaled(request: PlanRequest) -> Scaling:
     ]
     Space.of(jobs[0], known, where)
     tell, stop = request.progress or unheard, request.should_stop or NEVER
-    spread = Workers(request.workers or 1, request.scheduler)
-    solve = _point if spread.spread(len(jobs)) else partial(_point, should_stop=stop)
-    points = tuple(p for _, p in in_order(spread.run(solve, jobs, tell=tell, should_stop=stop)))
+    with Workers(request.workers or 1, request.scheduler) as spread:
+        solve = _point if spread.spread(len(jobs)) else partial(_point, should_stop=stop)
+        found = spread.run(solve, jobs, tell=tell, should_stop=stop)
+        points = tuple(point for _, point in in_order(found))
     if len(points) < len(jobs):
         tell(Note(f"interrupted: {counted(len(jobs) - len(points), 'number of GPUs')} left out"))
-    found = Scaling(known.name, where.name, points)
-    if points and not found.planned:
+    scaling = Scaling(known.name, where.name, points)
+    if points and not scaling.planned:
         raise InfeasibleError("\n".join(dict.fromkeys(p.why_not or "" for p in points)))
-    return found
+    return scaling
 
 
 def _batches(gpus: Iterable[int], batch: int) -> dict[int, int]:

@@ -14,13 +14,6 @@ from pipeloom.ir.errors import InputError
 
 if TYPE_CHECKING:
     from .problem_setup import ProfileSource
-
-UNITS = {
-    **{"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15},
-    **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "PiB": 2.0**50},
-}
-"""Units of memory, in bytes. A unit without ``i`` may be followed by B: kB equals k, MB equals
-M."""
 LEAST_BYTES = 1000.0
 """If microbatches hold less memory than this in the profile's unit, this unit cannot be bytes."""
 
@@ -69,18 +62,13 @@ def sizes_in(text: str) -> list[MemorySize]:
 def _size(words: str) -> float | None:
     if words == "none":
         return math.inf
-    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", words)
-    if match is None:
+    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(?:([kKMGTP])(iB)?)?B?", words)
+    value = None if match is None else number_in(match[1])
+    if match is None or value is None or words.endswith("BB"):
         return None
-    unit = match[2]
-    if not unit.endswith("iB"):
-        unit = unit.removesuffix("B")
-        if unit.endswith("B"):  # such as GiBB
-            return None
-    size, value = UNITS.get("k" if unit == "K" else unit), number_in(match[1])
-    if size is None or value is None or not math.isfinite(size * value):
-        return None
-    return size * value
+    power = "kMGTP".index(match[2].replace("K", "k")) + 1 if match[2] else 0
+    size = value * (1024.0 if match[3] else 1000.0) ** power
+    return size if math.isfinite(size) else None
 
 
 def check_choice(name: str, value: object, *choices: object) -> None:

@@ -84,13 +84,6 @@ class PredictedStep:
         schedule."""
         return self.profile_for(True)
 
-    @cached_property
-    def raised(self) -> tuple[int, ...]:
-        """The stages whose M_B is higher in :attr:`safe_profile` than in the profile for schedules
-        with B and W as one op."""
-        pairs = zip(self.safe_profile.stages, self.profile_for(False).stages, strict=True)
-        return tuple(s for s, (safe, own) in enumerate(pairs) if safe.m_b > own.m_b)
-
     def profile_for(self, split: bool) -> Profile:
         """Return the profile for a schedule with B and W as separate ops (``split``) or as one op.
 

@@ -88,10 +88,6 @@ def _checked(entry: dict[str, Any], key: str) -> tuple[Schedule, dict[str, Any]]
     """
     content = {name: entry.get(name) for name in ("key", "schedule", "facts")}
     document, facts = content["schedule"], content["facts"]
-    if entry.get("format") != FORMAT or entry.get("version") != VERSION:
-        raise InputError(f"expected version {VERSION} of {FORMAT}")
-    if not (isinstance(document, dict) and isinstance(facts, dict)):
-        raise InputError("expected a schedule and facts in it")
     if entry.get("digest") != digest(content):
         raise InputError("its digest does not fit: it was damaged or changed")
     if content["key"] != key:
