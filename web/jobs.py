@@ -48,11 +48,11 @@ class SolveListener:
 
     def _searching(self, event: Searching) -> None:
         now, name = event.now, self.name or event.name
-        state = name, now.incumbent, now.bound, event.ending
+        state = name, now.incumbent, now.bound
         if state == self._last and monotonic() < self._at + INTERVAL:
             return
         self._last, self._at = state, monotonic()
-        facts = {"cost": now.incumbent, "bound": now.bound, "gap": now.gap, "ending": event.ending}
+        facts = {"cost": now.incumbent, "bound": now.bound, "gap": now.gap}
         self.solve.tell("progress", name=name, seconds=self.solve.age, **facts)
 
 

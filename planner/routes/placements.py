@@ -4,7 +4,7 @@ placements."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.optimize import Solving
@@ -136,38 +137,13 @@ def assumed_cut(profile: Profile, made: Schedule) -> str | None:
     )
 
 
-class PlacementSearch(Solving):
-    """The optimizer's solve for one placement.
-
-    ``told``: called with the solve's schedule when the search is complete.
-    """
-
-    told: Callable[[Schedule], None]
-
-    def begin(self, seconds: float) -> Schedule:
-        return self._tell(super().begin(seconds))
-
-    def run(self, seconds: float) -> Schedule:
-        return self._tell(super().run(seconds))
-
-    def _tell(self, schedule: Schedule) -> Schedule:
-        if self.done:
-            self.told(schedule)
-        return schedule
-
-
-def _search_at(search: Search, problem: Problem, name: str) -> PlacementSearch:
+def _search_at(search: Search, problem: Problem, name: str) -> Solving:
     """Return the solve for one placement. It reports its progress to the listener of ``search``."""
 
-    def told(schedule: Schedule) -> None:
-        ending = "stopped" if search.stopped else "work is done"
-        search.progress(Searching.ended(name, schedule, ending))
+    def told(now: Progress) -> None:
+        search.progress(Searching(name, now))
 
-    made = PlacementSearch.of(
-        problem, search.options, progress=lambda now: search.progress(Searching(name, now))
-    )
-    made.told = told
-    return made
+    return Solving.of(problem, search.options, progress=told)
 
 
 def tried_placements(

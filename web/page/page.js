@@ -357,11 +357,11 @@ function watch(name, mine) {
   };
 }
 
-function addProgress({name, seconds, cost, bound, gap, ending}) {
+function addProgress({name, seconds, cost, bound, gap}) {
   if (!series.has(name)) series.set(name, []);
   if (cost === null) return tell(`${name}: no schedule yet`);
   series.get(name).push({seconds, cost, bound});
-  tell(`${name}: best ${ms(cost)}, bound ${ms(bound)}, gap ${percent(gap)} ${ending}`);
+  tell(`${name}: best ${ms(cost)}, bound ${ms(bound)}, gap ${percent(gap)}`);
   later();
 }
 
