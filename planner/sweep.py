@@ -27,7 +27,7 @@ from .inputs.documents import FilePath
 from .inputs.fixed_cut import profiles_of
 from .inputs.problem_setup import ProfileSource, Terms
 from .inputs.words import MemorySize, memory_limit_of
-from .optimize import TIME_LIMIT, Question
+from .optimize import Question
 from .requests.fields import takes
 from .requests.search import OptimizeRequest, SearchRequest, SweepRequest
 from .results import table as of
@@ -166,7 +166,6 @@ def sweep(request: SweepRequest) -> Sweep:
     terms = Terms.of(request, source)
     known, profile_of, _ = profiles_of(source, terms.microbatches, **request.cuts)
     told, stop = request.progress or unheard, request.should_stop or NEVER
-    told(Note(f"{counted(len(limits), 'limit')}, at most {_each(request)}", routine=True))
     labels = [f"limit {n} of {len(limits)} ({words})" for n, words in enumerate(limits, 1)]
     asked = request.arguments(SearchRequest) | {"profile": source, "cache": cache}
     questions = [
@@ -188,9 +187,6 @@ def sweep(request: SweepRequest) -> Sweep:
     swept = Sweep(*figures, limits, free, request.output)
     if folder is not None:
         swept.write(folder)
-        files = {path.name for path in folder.glob("schedule-*.json")}
-        if strangers := sorted(files.difference(map(_file_of, swept.built))):
-            told(Note(f"{folder}: not of this sweep: {', '.join(strangers)}"))
     return swept
 
 
@@ -280,12 +276,6 @@ def _words(limit: float) -> str:
     if isinstance(limit, MemorySize):
         return limit.words
     return "none" if math.isinf(limit) else f"{limit:.17g}"
-
-
-def _each(request: SweepRequest) -> str:
-    if request.work_limit is None:
-        return f"{request.time_limit or TIME_LIMIT:g} s each (--time-limit)"
-    return f"{request.work_limit:g} million simulated ops each (--work-limit)"
 
 
 def _better(row: Result, known: Result | None, limit: float) -> Result:
