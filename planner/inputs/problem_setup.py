@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from pipeloom.ir.documents.fields import MOST_PAIRS
@@ -84,15 +84,7 @@ class ProfileSource:
             raise InputError(
                 f"{self.where}: layers: missing; expected a list for --{asked.replace('_', '-')}"
             )
-        if asked is None and self.has_stages and self.has_layers:
-            self._tell_layers_left()
         return asked is not None or not self.has_stages
-
-    @cache  # noqa: B019 - one note
-    def _tell_layers_left(self) -> None:
-        _ = self.stages  # reading them reports their faults first
-        words = "layers: not used if there are stages, without an option such as --partition"
-        self._tell(Note(f"note: {self.where}: {words}"))
 
     @cached_property
     def stages(self) -> Profile:
@@ -185,8 +177,6 @@ class ProfileSource:
                 raise InputError(f"{self.where}: {key}: {words}")
         for line in doubtful_keys(self._document, self.where):
             self._tell(Note(line))
-        if cluster.host_link is None and any(piece.m_o is not None for piece in pieces):
-            self._tell(Note(f"note: {self.where}: m_o: not used without a host_link", routine=True))
         for line in _doubts(pieces, cluster):
             self._tell(Note(f"note: {self.where}: {line}"))
 

@@ -22,7 +22,6 @@ from pipeloom.solver.core.tolerances import CLOSED
 from ..inputs.problem_setup import Terms
 from ..results.candidates import COSTS_MORE, Candidate, candidates_table
 from ..results.result import OPTIMIZER, NothingFits, Result
-from ..solving.progress import Note
 from ..solving.search import Search
 from .placements import assumed_cut, best_of_placements
 from .schemes import Activations, Scheme, schemes
@@ -72,27 +71,6 @@ def missing_sizes(profile: Profile) -> list[str]:
     sizes = ("activation_bytes", "weight_bytes")
     lacking = [key for key in sizes if any(getattr(s, key) is None for s in profile.stages)]
     return (["links"] if profile.links is None else []) + lacking
-
-
-def tell_missing(profile: Profile, lacking: Sequence[str], search: Search, where: str) -> None:
-    """Send a note to the listener of ``search`` on keys that the profile lacks, and on what is
-    assumed instead.
-
-    ``lacking``: the keys. ``where``: the profile's name in messages. There is no note if
-    ``lacking`` is empty or the profile has a single rank.
-    """
-    if lacking and profile.ranks > 1:
-        search.progress(Note(f"note: {where}: no {', '.join(lacking)}: {_assumed(profile)}"))
-
-
-def _assumed(profile: Profile) -> str:
-    """Return, in words, what is assumed about messages, given that the profile lacks their sizes or
-    the links."""
-    if profile.t_comm is not None and profile.links is None:
-        return "each message counts as t_comm, whatever its size"
-    if profile.links is None:
-        return "messages take no time, and the answer may be another where they do"
-    return "messages of unknown size count as empty, and the answer may be another with them"
 
 
 def _candidate(row: Result, best: Result | None) -> Candidate:
