@@ -31,10 +31,6 @@ from ..results.result import OPTIMIZER, NothingFits, Result
 from ..solving.progress import Searching
 from ..solving.search import Search
 
-BARELY = 1.0
-"""Seconds. If a placement that may still be the best was searched for less than this, it is
-reported as barely searched."""
-
 
 def one_placement(
     stages: Profile,
@@ -162,7 +158,10 @@ def _tried(
     one: TriedPlacement, best: Schedule | None, cost: float, cuts: list[str] | None
 ) -> Candidate:
     is_best = best is not None and one.name == best.problem.placement.name
-    reason = one.why_not or _little_searched(one, cost) or COSTS_MORE
+    reason = one.why_not or COSTS_MORE
+    if one.why_not is None and one.schedule is None:
+        beaten = one.bound is not None and one.bound >= cost * (1 - CLOSED)
+        reason = f"not searched: {'cannot be shorter' if beaten else 'the search ended before'}"
     return Candidate(
         one.name,
         None if one.schedule is None else one.cost,
@@ -172,17 +171,3 @@ def _tried(
         one.note or None,
         None if cuts is None else cuts.count(one.name),
     )
-
-
-def _little_searched(tried: TriedPlacement, best: float) -> str | None:
-    """Return, in words, that a placement was not searched or barely searched; None if it was
-    searched enough.
-
-    ``best``: the cost of the result.
-    """
-    beaten = tried.bound is not None and tried.bound >= best * (1 - CLOSED)
-    if tried.schedule is None:
-        return f"not searched: {'cannot be shorter' if beaten else 'the search ended before'}"
-    left = not (beaten or tried.done or tried.cost == best)
-    barely = tried.seconds is not None and tried.seconds < BARELY
-    return "barely searched" if left and barely else None
