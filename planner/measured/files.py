@@ -70,7 +70,8 @@ def _files(given: FilePath) -> list[FilePath]:
     sorted by name."""
     if given == "-" or not Path(given).is_dir():
         return [given]
-    paths = [p for p in Path(given).iterdir() if p.name.endswith(SUFFIXES) and p.is_file()]
+    folder = Path(given).iterdir()
+    paths = [p for p in folder if p.name.endswith(SUFFIXES) and p.is_file()]
     if not paths:
         raise InputError(f"{named(given)}: expected files of {', '.join(SUFFIXES)} in the folder")
-    return sorted(paths)
+    return [*sorted(paths)]

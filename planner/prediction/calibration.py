@@ -49,14 +49,28 @@ class Calibration:
         ``cluster``."""
         return self.cluster.to_dict()
 
-    def __str__(self) -> str:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fitted rates, and how far predictions with them are from the measured step
+        times, in percent."""
         off = np.abs(np.expm1(self.residuals)) * 100
+        return {
+            "gpu": self.cluster.gpu.name,
+            "rows": len(self.rows),
+            "median_percent": float(np.median(off)),
+            "p90_percent": float(np.quantile(off, 0.9)),
+            "largest_percent": float(off.max()),
+            "efficiency": self.cluster.efficiency.model_dump(),
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        found = self.to_dict()
         runs = counted(len(self.rows), "run")
         shapes = counted(len(self.cluster.efficiency.shapes), "shape")
         return (
-            f"{self.cluster.gpu.name}: {runs}, off by {np.median(off):.1f} % in the median, "
-            f"{np.quantile(off, 0.9):.1f} % at the 90th percentile, {off.max():.1f} % at most; "
-            f"{shapes} of layers"
+            f"{found['gpu']}: {runs}, off by {found['median_percent']:.1f} % in the median, "
+            f"{found['p90_percent']:.1f} % at the 90th percentile, "
+            f"{found['largest_percent']:.1f} % at most; {shapes} of layers"
         ) + "".join(f"\nnote: {note}" for note in self.notes)
 
 
