@@ -27,7 +27,7 @@ from examples.packed import (
     sequence_of,
     summed_loss,
 )
-from pipeloom import Pipeline, Profile
+from pipeloom import Pipeline, Profile, Schedule
 
 STEPS, MICROBATCHES = 6, 8
 
@@ -58,7 +58,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     stages = [partial(Stage, s, ranks, WIDTH) for s in range(ranks)]
-    profile, start = measured_profile(ranks, stages), None
+    profile = measured_profile(ranks, stages)
+    start: Schedule | None = None
     pipeline: Pipeline | None = None
     for step in range(STEPS):
         found = None
@@ -72,7 +73,7 @@ def main() -> None:
         )
         if pipeline is None:
             sgd = partial(torch.optim.SGD, lr=0.1)
-            options = {"varying_shapes": True, "scale_grads": False}
+            options: Any = {"varying_shapes": True, "scale_grads": False}
             pipeline = Pipeline(program, stages, loss=summed_loss, optimizer=sgd, **options)
         parts = [joined([sequence_of(i, lengths_of(step)[i]) for i in row]) for row in rows]
         tokens, sequence, targets = ([part[k] for part in parts] for k in range(3))
