@@ -171,8 +171,8 @@ class Result(ScheduleFigures):
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the schedule's figures has to know: stale gradients or transfers without
-        a cost, an assumption about its stages, and that it does not fit."""
+        """Notes for a reader of the schedule's figures: that gradients are stale or transfers have
+        no cost, an assumption about its stages, and that it does not fit."""
         assumed, excess = self.assumed, self.excess()
         found = [transfer_note(self.schedule), assumed and f"assumed: {assumed}"]
         return [*filter(None, found), *([f"does not fit: {excess}"] if excess else [])]
