@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STDERR = 2
 LEAST_SECONDS = 0.5
-"""The minimum seconds between two lines on a search in a log; the last line is not delayed."""
+"""The minimum seconds between two lines on a search in a log."""
 
 
 @dataclass
@@ -55,12 +55,7 @@ class ProgressDisplay:
             self._line("several", str(event))
 
     def _searching(self, event: Searching) -> None:
-        if event.ending:
-            self._line(event.name, str(event))
-            self.close()
-        elif self.stream.isatty():
-            self._line(event.name, str(event))
-        elif self._is_news(event):
+        if self.stream.isatty() or self._is_news(event):
             self._line(event.name, str(event))
             self._shown[event.name] = event.now
 
@@ -68,14 +63,10 @@ class ProgressDisplay:
         """Whether this progress is printed in a log, which gets no line for every event.
 
         True for the first progress with a gap. After it, only if the cost or the bound has changed
-        and :data:`LEAST_SECONDS` have passed since the last line. False if the schedule is proven
-        optimal, as the final line follows.
+        and :data:`LEAST_SECONDS` have passed since the last line.
         """
-        from pipeloom.planner.solving.progress import PROVEN
-
         now, shown = event.now, self._shown.get(event.name)
-        # if the schedule is proven optimal, the final line follows
-        if not now.built or now.gap is None or now.gap <= PROVEN:
+        if not now.built or now.gap is None:
             return False
         if shown is None:
             return True

@@ -65,6 +65,13 @@ REMOVED: dict[str, str] = {
     "pipeloom.scaling": "pipeloom.plan(model, scale=[8, 16], ...) does the same",
     "key host": "optimize offloads with the profile's host_link and m_o, plan does not",
     "--schedule optimal": "pipeloom plan with the same degrees finds the best schedule",
+    "--passing": "plan sends activations; optimize --passing weights passes weights",
+    "--split": "profile --from takes the share of B in a BW from --like",
+    "--memory": "profile --from takes M_B and M_W from --like",
+    "--t-comm": "profile --from takes links from --like",
+    "pipeloom.refit": "pipeloom.pack takes the fraction `attention` from its lengths, as measured",
+    "--from megatron-layout": "build 1f1b cuts a profile by layers; --partition FILE uses a cut",
+    "--scaling": "plan --scale grows the batch with the GPUs; plan each number for one batch",
     "key packing": "a profile has no sequences: pipeloom.pack returns them with its schedules",
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.report.summaries import transfer_note
 from pipeloom.solver.families import FAMILIES, build_family, find_family
 from pipeloom.solver.weight_passing.replicate import replicate as keep_copies
 
@@ -34,11 +33,8 @@ def build(request: BuildRequest) -> Schedule:
         schedule = build_family(request.family, fitting, terms.microbatches, **terms.limits)
     if request.replicate:
         schedule = keep_copies(schedule, request.replicate)
-    note, cut = transfer_note(schedule), assumed_cut(fitting, schedule)
-    excess = Result(request.family, schedule).excess()
-    kept = excess and f"{excess}; build keeps only --memory-limit"
-    notes = [note, cut and f"assumed: {cut}", kept]
-    for words in filter(None, notes):
+    made = Result(request.family, schedule, assumed=assumed_cut(fitting, schedule))
+    for words in made.notes:
         (request.progress or unheard)(Note(f"{source.where}: {words}"))
     return schedule
 

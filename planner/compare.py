@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError, UnsupportedError
-from pipeloom.report.summaries import transfer_note
 from pipeloom.solver.families import FAMILIES, build_family
 
 from .inputs.fixed_cut import Profiles, profiles_of
@@ -96,16 +95,8 @@ class Comparison(ResultTable):
         """Yield pairs of a note and the name of the row to which it applies. If a row has no
         schedule, its only note is the reason."""
         for row in self.rows:
-            if row.planned is None:
-                yield row.refusal, row.name
-                continue
-            note = transfer_note(row.schedule)
-            if note and row.uncosted is None:
-                yield note, row.name
-            if row.assumed is not None:
-                yield f"assumed: {row.assumed}", row.name
-            if (excess := row.excess()) is not None:
-                yield f"does not fit: {excess}", row.name
+            notes = [row.refusal] if row.planned is None else row.notes
+            yield from ((note, row.name) for note in notes if note != row.uncosted)
 
     def _of_the_optimizer(self) -> list[str]:
         if (best := self.best) is None:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pipeloom.compiler.exporters import EXPORTERS
 from pipeloom.compiler.exporters.launch_flags import FILE
-from pipeloom.compiler.exporters.megatron_layout import cut_of, read_parts
 from pipeloom.compiler.exporters.torch_csv import stages_in
 from pipeloom.ir.documents.json_reader import read_text
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.families import build_family
 
 from .inputs.documents import named, naming, read_schedule
 from .inputs.fixed_cut import Cuts
-from .inputs.problem_setup import ProfileSource, check_microbatches, layers_of
+from .inputs.problem_setup import ProfileSource
 from .requests.fields import takes
 from .requests.files import ExportRequest, ImportRequest
 
@@ -108,26 +106,17 @@ def export(request: ExportRequest) -> Exported:
 def import_(request: ImportRequest) -> Schedule:
     """Import the schedule in ``file``, in the format ``from_``, with the times of ``profile``.
 
-    ``torch-csv``: an order of ops. ``partition`` chooses how a profile by layers is cut:
-    ``balanced`` (the default), ``even``, or a schedule whose cut is used. ``megatron-layout``: a
-    cut of a profile by layers; the schedule is the one that Megatron runs on this cut, 1F1B or
-    interleaved 1F1B, with ``microbatches`` microbatches. Raises InputError if the file or the
-    profile is invalid.
+    ``from_``: ``torch-csv``, an order of ops. ``partition`` chooses how a profile by layers is cut:
+    ``balanced`` (the default), ``even``, or a schedule whose cut is used. Raises InputError if the
+    file or the profile is invalid.
     """
-    source, microbatches, where = request.from_, request.microbatches, named(request.file)
+    source, where = request.from_, named(request.file)
     if source not in IMPORTED:
         raise InputError(f"from_: expected one of {', '.join(IMPORTED)}, got {source!r}")
     text = read_text(os.fspath(request.file), expected=source)
     if text.lstrip().startswith("{"):
         raise InputError(f"{where}: is JSON; expected a file of {source}")
     given = ProfileSource.of(request.profile, request.progress)
-    if source == MEGATRON:
-        if request.partition is not None:
-            words = f"expected none, as the layout is one, got {request.partition!r}"
-            raise InputError(f"partition: {words}")
-        return _from_layout(text, where, given, microbatches)
-    if microbatches is not None:
-        raise InputError(f"microbatches: expected none, as the file has them, got {microbatches}")
     cuts = Cuts.of(given, request.partition)
     fitting = cuts.into(stages_in(text)) if cuts else _split(given.stages, stages_in(text))
     exporter = EXPORTERS[source]
@@ -135,7 +124,7 @@ def import_(request: ImportRequest) -> Schedule:
     return exporter.read(text, fitting, where)
 
 
-IMPORTED = (*(name for name, each in EXPORTERS.items() if each.read is not None), MEGATRON)
+IMPORTED = tuple(name for name, each in EXPORTERS.items() if each.read is not None)
 
 
 def _split(profile: Profile, stages: int) -> Profile:
@@ -144,34 +133,3 @@ def _split(profile: Profile, stages: int) -> Profile:
     chunks, rest = divmod(stages, profile.ranks)
     one_each = profile.num_stages == profile.ranks
     return profile.split(chunks) if one_each and chunks > 1 and not rest else profile
-
-
-def _from_layout(
-    text: str, where: str, source: ProfileSource, microbatches: int | None
-) -> Schedule:
-    """Return the schedule that Megatron runs on the layout ``text`` of the profile's layers. No
-    memory limit is applied when it is built, as Megatron enforces none.
-
-    ``where``: the layout's name in messages. Raises InputError if the layout or the profile is
-    invalid, or if ``microbatches`` is None.
-    """
-    if not source.has_layers:
-        raise InputError(
-            f"{source.where}: layers: missing; expected a list for --from megatron-layout"
-        )
-    if microbatches is None:
-        raise InputError("microbatches: missing; expected a number, which a layout does not have")
-    layers, parts = layers_of(source), read_parts(text, where)
-    check_microbatches(microbatches, len(parts))
-    chunks, rest = divmod(len(parts), layers.ranks)
-    if rest or not chunks:
-        raise InputError(
-            f"{where}: expected a multiple of the profile's {layers.ranks} ranks of stages, got "
-            f"{len(parts)}"
-        )
-    profile = layers.cut(cut_of(parts, layers, where))
-    family = "1f1b" if chunks == 1 else f"interleaved-1f1b:{chunks}"
-    schedule = build_family(family, profile, microbatches, memory_limit=float("inf"))
-    return replace(
-        schedule, problem=replace(schedule.problem, memory_limit=profile.limit_from(None))
-    )

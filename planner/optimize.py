@@ -31,7 +31,7 @@ from .requests.fields import takes
 from .requests.search import OptimizeRequest
 from .results.result import Result
 from .routes.layers import best_of_cuts
-from .routes.passing import best_of_schemes, missing_sizes, tell_missing
+from .routes.passing import best_of_schemes
 from .routes.placements import best_of_placements, one_placement
 from .routes.systems import SYSTEMS, System, best_for
 from .solving.cache import ResultCache, key_of
@@ -161,7 +161,7 @@ class Question:
         """
         given, terms, search, spec = self.given, self.terms, self.search, self.spec
         request, chosen = self.request, spec.name == AUTO
-        if self.system is not None:
+        if self.system is not None and not self.system.any_order:
             return best_for(self.system, given, terms, search, spec)
         if isinstance(given, LayeredProfile):
             return best_of_cuts(given, terms, search, spec, Way(request.partition or "joint"))
@@ -174,17 +174,13 @@ class Question:
         return one_placement(given, terms, search, spec, passing=passing, start=start)
 
     def tell_doubts(self, answer: Result) -> None:
-        """Report, as notes, that the schedule exceeds the device memory, or that sizes of messages
-        are unknown."""
-        where, given, passing = self.terms.where, self.given, self.request.passing
-        if isinstance(given, LayeredProfile) or self.system is not None or passing == "auto":
+        """Report, as notes, that the schedule does not fit, or that its transfers of weights have
+        no realistic cost."""
+        if isinstance(self.given, LayeredProfile) or self.request.passing == "auto":
             return
-        if self.spec.name != AUTO and (excess := answer.excess()) is not None:
-            words = "with --placement, only --memory-limit is kept"
-            self.search.progress(Note(f"note: {where}: {excess}; {words}"))
-        if passing == "weights":
-            lacking = [each for each in missing_sizes(given) if each != "activation_bytes"]
-            tell_missing(given, lacking, self.search, where)
+        excess = answer.excess()
+        for doubt in filter(None, [answer.uncosted, excess and f"does not fit: {excess}"]):
+            self.search.progress(Note(f"note: {self.terms.where}: {doubt}"))
 
 
 def _check_alike(request: OptimizeRequest, source: ProfileSource, cut: bool) -> None:

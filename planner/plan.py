@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeloom.ir.errors import InputError
-
 from .configurations.plans import best_plan
 from .configurations.scaling import scaled
 from .requests.fields import takes
@@ -19,10 +17,9 @@ def plan(request: PlanRequest) -> Any:
     calculates them.
 
     Returns a :class:`.configurations.plans.Plan`. If ``scale`` is given, a list of numbers of GPUs,
-    returns a :class:`.configurations.scaling.Scaling` with the best plan for each number.
-    ``scaling`` is then ``weak`` (the default: ``global_batch`` is for the smallest number of GPUs
-    and grows with the number) or ``strong`` (``global_batch`` is the same for all), and time and
-    work limits apply to each number of GPUs.
+    returns a :class:`.configurations.scaling.Scaling` with the best plan for each number. Then
+    ``global_batch`` is for the smallest number of GPUs and grows with the number, and time and work
+    limits apply to each number of GPUs.
 
     ``model``: a preset's name, or a mapping or file with the keys of Hugging Face's
     ``config.json``. ``cluster``: a preset's name, a file or an object; by default, the default
@@ -32,9 +29,7 @@ def plan(request: PlanRequest) -> Any:
     ``dp``, ``cp``, ``ep``, ``etp``, ``micro_batch``, ``recompute``, ``sharding``,
     ``layers_per_stage`` and ``schedule`` are chosen if they are not given; every other setting of
     the training run has its given or default value, as in ``predict``. ``headroom``: memory that
-    plans leave free on each device, in bytes or as ``"4GB"``. ``passing``: what pipeline ranks send
-    each other: ``activations`` (the default), ``weights``, or ``auto`` for a choice between the
-    two.
+    plans leave free on each device, in bytes or as ``"4GB"``.
 
     ``time_limit``: seconds, 45 by default. ``work_limit``: a limit in millions of simulated ops in
     total, which replaces the time limit, so that the result is the same on every machine.
@@ -47,6 +42,4 @@ def plan(request: PlanRequest) -> Any:
     """
     if request.scale:
         return scaled(request)
-    if request.scaling is not None:
-        raise InputError("scaling: expected numbers of GPUs with it, --scale 8,16")
     return best_plan(request)

@@ -14,7 +14,8 @@ from pipeloom.ir.model.schedule import OPTIMIZED, Schedule
 from pipeloom.ir.units import counted, duration
 from pipeloom.report.text_table import table
 
-from .clusters.cluster import cluster_of
+from .clusters.cluster import Cluster, cluster_of
+from .clusters.efficiency import calibrated
 from .models.model import Model
 from .models.run import AttentionKernel, Recompute, TrainingRun
 from .prediction.memory import GIB, KINDS, RankMemory, memory_of
@@ -33,7 +34,7 @@ NUMBERS = (
 """The attributes of a prediction that are numbers in its JSON object."""
 
 
-def cautions(model: Model, run: TrainingRun) -> Iterator[str]:
+def cautions(model: Model, run: TrainingRun, cluster: Cluster) -> Iterator[str]:
     """Yield lines of text on assumptions about the run, and on properties of the model that
     predictions are not validated for."""
     if model.positions and run.attention is AttentionKernel.UNFUSED:
@@ -43,6 +44,8 @@ def cautions(model: Model, run: TrainingRun) -> Iterator[str]:
         )
     if model.longest and run.seq > model.longest:
         yield f"seq: {run.seq} is more than {model.longest}, the model's max_position_embeddings"
+    if cluster.efficiency == calibrated(""):
+        yield f"gpu: no measured runs of {cluster.gpu.name} are known: its rates are usual ones"
     if model.experts is not None:
         yield (
             "experts: no calibration has seen them, and their loads are taken to be even; "
@@ -118,10 +121,7 @@ class Prediction:
         return tuple(self._notes())
 
     def _notes(self) -> Iterator[str]:
-        if self.step.raised:
-            on = ", ".join(map(str, self.step.raised))
-            yield f"in the profile M_B is raised to M_W on stages {on}: what W waits for is more"
-        yield from cautions(self.step.setup.model, self.step.setup.run)
+        yield from cautions(self.step.setup.model, self.step.setup.run, self.step.cluster)
 
     @cached_property
     def schedule(self) -> Schedule:

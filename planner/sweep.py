@@ -27,7 +27,7 @@ from .inputs.documents import FilePath
 from .inputs.fixed_cut import profiles_of
 from .inputs.problem_setup import ProfileSource, Terms
 from .inputs.words import MemorySize, memory_limit_of
-from .optimize import TIME_LIMIT, Question
+from .optimize import Question
 from .requests.fields import takes
 from .requests.search import OptimizeRequest, SearchRequest, SweepRequest
 from .results import table as of
@@ -103,7 +103,6 @@ class Sweep(ResultTable):
                 [(row.name, row.peak_memory, rate(row.cost)) for row in families],
                 self.built[-1].scope if len(tried) == 1 else "any of these placements",
                 {name for name, placement in placed.items() if placement not in tried},
-                self._lines(rate) if len(tried) > 1 else {},
             )
         )
 
@@ -113,28 +112,6 @@ class Sweep(ResultTable):
         least, proven = row.least_bound, row.least_status is Status.OPTIMAL
         bound = None if least is None else rate(least)
         return FrontierPoint(self.limits[row.name], rate(row.cost), bound, proven)
-
-    def _lines(self, rate: Rate) -> dict[str, list[list[tuple[float, float]]]]:
-        """Return, for each placement, polylines of points (limit, lowest bubble rate up to this
-        limit).
-
-        A schedule that fits within one limit fits within every larger one, so the rate never
-        increases. A polyline is interrupted at limits for which the placement was not searched. An
-        infinite limit is left out, as it has no position.
-        """
-        lines: dict[str, list[list[tuple[float, float]]]] = {}
-        least: dict[str, float] = {}
-        before: set[str] = set()
-        for row in (row for row in self.built if math.isfinite(self.limits[row.name])):
-            found = {one.name: one.cost for one in row.candidates if one.cost is not None}
-            for name, cost in found.items():
-                least[name] = min(cost, least.get(name, math.inf))
-                runs = lines.setdefault(name, [])
-                if name not in before:
-                    runs.append([])
-                runs[-1].append((self.limits[row.name], rate(least[name])))
-            before = {*found}
-        return lines
 
     def write(self, folder: Path) -> None:
         """Write the table (``results.json``) and the picture (``frontier.svg``) into ``folder``."""
@@ -189,7 +166,6 @@ def sweep(request: SweepRequest) -> Sweep:
     terms = Terms.of(request, source)
     known, profile_of, _ = profiles_of(source, terms.microbatches, **request.cuts)
     told, stop = request.progress or unheard, request.should_stop or NEVER
-    told(Note(f"{counted(len(limits), 'limit')}, at most {_each(request)}", routine=True))
     labels = [f"limit {n} of {len(limits)} ({words})" for n, words in enumerate(limits, 1)]
     asked = request.arguments(SearchRequest) | {"profile": source, "cache": cache}
     questions = [
@@ -201,8 +177,9 @@ def sweep(request: SweepRequest) -> Sweep:
     if folder is not None:  # if this sweep fails, no results of an earlier one remain
         for name in (RESULTS, PICTURE):
             (folder / name).unlink(missing_ok=True)
-    solved = _solved(questions, told, away)
-    rows = tuple(_no_worse(solved, limits, labels, told, folder))
+    with away:
+        solved = _solved(questions, told, away)
+        rows = tuple(_no_worse(solved, limits, labels, told, folder))
     if stop() and len(rows) < len(limits):
         told(Note(f"interrupted: {counted(len(limits) - len(rows), 'limit')} left out"))
     free = tuple(families(profile_of, replace(terms, memory_limit=math.inf)))
@@ -210,9 +187,6 @@ def sweep(request: SweepRequest) -> Sweep:
     swept = Sweep(*figures, limits, free, request.output)
     if folder is not None:
         swept.write(folder)
-        files = {path.name for path in folder.glob("schedule-*.json")}
-        if strangers := sorted(files.difference(map(_file_of, swept.built))):
-            told(Note(f"{folder}: not of this sweep: {', '.join(strangers)}"))
     return swept
 
 
@@ -302,12 +276,6 @@ def _words(limit: float) -> str:
     if isinstance(limit, MemorySize):
         return limit.words
     return "none" if math.isinf(limit) else f"{limit:.17g}"
-
-
-def _each(request: SweepRequest) -> str:
-    if request.work_limit is None:
-        return f"{request.time_limit or TIME_LIMIT:g} s each (--time-limit)"
-    return f"{request.work_limit:g} million simulated ops each (--work-limit)"
 
 
 def _better(row: Result, known: Result | None, limit: float) -> Result:

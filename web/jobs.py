@@ -18,7 +18,6 @@ from pipeloom.planner.optimize import optimize
 from pipeloom.planner.results.result import OPTIMIZER, Result
 from pipeloom.planner.solving.progress import Event, Note, Searching
 from pipeloom.planner.sweep import sweep
-from pipeloom.report.summaries import transfer_note
 
 from .asked import SolveRequest
 from .solves import Solve
@@ -49,11 +48,11 @@ class SolveListener:
 
     def _searching(self, event: Searching) -> None:
         now, name = event.now, self.name or event.name
-        state = name, now.incumbent, now.bound, event.ending
+        state = name, now.incumbent, now.bound
         if state == self._last and monotonic() < self._at + INTERVAL:
             return
         self._last, self._at = state, monotonic()
-        facts = {"cost": now.incumbent, "bound": now.bound, "gap": now.gap, "ending": event.ending}
+        facts = {"cost": now.incumbent, "bound": now.bound, "gap": now.gap}
         self.solve.tell("progress", name=name, seconds=self.solve.age, **facts)
 
 
@@ -95,14 +94,9 @@ def figures(row: Result, number: int) -> dict[str, Any]:
 
 def _notes(row: Result) -> Iterator[str]:
     """Yield what a reader of the figures of a schedule has to know besides, in short texts."""
-    if (excess := row.excess()) is not None:
-        yield f"does not fit: {excess}"
-    if row.assumed is not None:
-        yield f"assumed: {row.assumed.partition(';')[0]}"  # without hints at options
+    yield from (note.partition(";")[0] for note in row.notes)  # without hints at options
     if abs(row.work_ratio - 1) > 1e-6:
         yield f"its ops take {row.work_ratio:.4g} times as long: bubbles are not comparable"
-    if (note := transfer_note(row.schedule)) is not None:
-        yield note
 
 
 def _optimized(asked: SolveRequest, before: dict[str, Result], solve: Solve) -> Iterator[Result]:

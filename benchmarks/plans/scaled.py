@@ -10,7 +10,7 @@ from pipeloom import plan
 from .. import Case, Claim, Column, Row, Rows, Size, Table, plain
 
 PART = "scaled plans"
-MODEL, GPU, CLUSTER, SEQUENCE = "llama-3-8b", "H100", "dgx-h100", 8192
+MODEL, GPU, SEQUENCE = "llama-3-8b", "H100", 8192
 GPUS = [2**power for power in range(3, 13)]
 WEAK, STRONG = 2, 1024
 """Sequences per step: for each GPU (weak scaling), or for all GPUs together (strong scaling)."""

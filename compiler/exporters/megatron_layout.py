@@ -4,19 +4,17 @@
 
     Et*3|t*4|t*4|t*2L     one part per stage: E embedding, t block, m multi-token prediction, L loss
 
-``t*3`` is ``ttt``, ``(tt|)*2`` repeats the part in parentheses, and commas are ignored. Megatron
-puts part s on rank s mod P. L stands for everything after the last block: norm, output and loss.
-See "Custom Pipeline Model Parallel Layout" in https://github.com/NVIDIA/Megatron-LM.
+``t*3`` is ``ttt``. Megatron puts part s on rank s mod P. L stands for everything after the last
+block: norm, output and loss. See "Custom Pipeline Model Parallel Layout" in
+https://github.com/NVIDIA/Megatron-LM.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import groupby, pairwise
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import Layer, LayerKind
 from pipeloom.ir.model.schedule import Schedule
 
@@ -45,63 +43,6 @@ def write(schedule: Schedule) -> str:
     check_layers([layer for part in parts for layer in part], "profile: stages: layers")
     _check_ends(parts)
     return "|".join(map(_part, parts)) + "\n"
-
-
-def read_parts(text: str, where: str) -> list[str]:
-    """Parse a layout into the letters of each stage, such as ``["Ett", "tt", "tL"]``.
-
-    Repetitions are expanded. Raises InputError, in which ``where`` names the layout, if ``text`` is
-    empty or contains anything other than the letters E, t, m and L, bars, commas, spaces and
-    repetitions.
-    """
-    plain = "".join(text.split()).replace(",", "")
-    for repeated in (r"\(([^()]+)\)\*([0-9]{1,4})", r"([EtmL|])\*([0-9]{1,4})"):
-        plain = re.sub(repeated, lambda found: found[1] * int(found[2]), plain)
-    wrong = re.search(r"[^EtmL|]", plain)
-    if wrong is not None or not plain:
-        raise InputError(
-            f"{where}: expected letters E, t, m and L, | between stages, and *N or (...)*N, got "
-            f"{wrong[0] if wrong else 'nothing'!r}"
-        )
-    return plain.split("|")
-
-
-def cut_of(parts: Sequence[str], profile: LayeredProfile, where: str) -> tuple[int, ...]:
-    """The index of the first layer of each stage, for ``parts`` from :func:`read_parts`.
-
-    ``where`` names the layout in messages. Raises InputError if the profile's layers differ from
-    those of the layout, if a stage is empty, or if the layout cuts between two layers that the
-    profile keeps together.
-    """
-    letters = [_LETTERS[stage.layers[0].kind] for stage in profile.layers]
-    # a single E or L stands for several layers
-    runs = [(letter, len(list(run))) for letter, run in groupby(letters)]
-    mine = "".join(letter if letter in _ONCE else letter * number for letter, number in runs)
-    if "".join(parts) != mine:
-        raise InputError(
-            f"{where}: expected the profile's layers in order, {_brief(mine)}, got "
-            f"{_brief(''.join(parts))}"
-        )
-    several = dict(run for run in runs if run[0] in _ONCE)
-    sizes = [sum(several.get(letter, 1) for letter in part) for part in parts]
-    empty = next((number for number, size in enumerate(sizes) if not size), None)
-    if empty is not None:
-        raise InputError(f"{where}: stage {empty}: expected layers, got none")
-    cut = tuple(accumulate(sizes[:-1], initial=0))
-    for start in cut[1:]:
-        if profile.tied[start - 1]:
-            name = profile.layers[start].layers[0].name
-            raise InputError(
-                f"{where}: {name}: begins a stage, but the profile's with_next keeps it with the "
-                "layer before it"
-            )
-    return cut
-
-
-def _brief(letters: str) -> str:
-    """The letters with repetitions abbreviated, such as ``Et*6L``."""
-    runs = ((letter, len(list(run))) for letter, run in groupby(letters))
-    return "".join(x if n == 1 else f"{x}*{n}" for x, n in runs) or "nothing"
 
 
 def _part(layers: tuple[Layer, ...]) -> str:

@@ -13,9 +13,7 @@ of ``predict``, every schedule satisfies:
   stages and comes back. Hence, for each rank, (memory for activations) x (span of its ops) >= the
   sum of bytes x time over its stages and microbatches; M_W is also held while W runs.
 
-If B and W are one op, every B on the way back takes the time of both. If weights are passed, only
-this is used: the busiest rank runs all stages of its microbatches, and holds all stages'
-activations of one microbatch.
+If B and W are one op, every B on the way back takes the time of both.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from pipeloom.ir.model.ops import FloatArray, IntArray
-from pipeloom.ir.model.placement import Passing
 
 from ..clusters.efficiency import Efficiency
 from ..models.run import Sharding, TrainingRun
@@ -38,7 +35,7 @@ from ..prediction.memory import GIB, beside, room_of
 from ..prediction.rates import OPS, Rates
 from ..prediction.setup import Setup, layers_of, rounds_of
 from ..prediction.step import STEPPED, PredictedStep
-from .configuration import Configuration, passes_weights
+from .configuration import Configuration
 from .space import Space
 
 Bound: TypeAlias = tuple[float, float]
@@ -113,8 +110,6 @@ class Bounds:
         each, whole = times.work, float(times.work.sum())
         least = each[1:-1].min() * -(-run.layers // run.pp)
         busiest = run.microbatches * max(float(each.max()), float(least))
-        if self.space.weights and passes_weights(run):
-            busiest = min(busiest, -(-run.microbatches // run.pp) * whole)
         kept, averaging = kept + times.beside.min(), averaging * rounds_of(run)
         mean = run.microbatches * whole / run.pp + self.reached.exposed * averaging
         occupied = run.microbatches * float(times.held @ _from_here(times.forward + times.back))
@@ -142,8 +137,6 @@ class Bounds:
         of_stage = LayerArrays(*np.add.reduceat(layers, cuts, axis=1))
         ends = EndArrays(*np.add.reduceat(last, cuts, axis=1))
         running = np.maximum.reduceat(layers.beside, cuts)
-        if configuration.passing is Passing.WEIGHTS:
-            return self._passing_weights(run, of_stage, ends, float(running.max()))
         owners = np.array(configuration.placement.owners)
         gathered = _most(np.maximum.reduceat(last.gathered, cuts), owners)
         kept = np.bincount(owners, ends.kept) + _most(running, owners) + 2 * gathered
@@ -182,21 +175,6 @@ class Bounds:
         full = (ranks(occupied) * run.microbatches / left + exposed).max()
         stepping = ranks(ends.optimizer).max() + self.reached.step_ms
         return float(max(own, way_back, full) + stepping)
-
-    def _passing_weights(
-        self, run: TrainingRun, of_stage: LayerArrays, ends: EndArrays, running: float
-    ) -> Bound:
-        """Return the bounds for a configuration that passes weights: each rank runs all stages for
-        its own microbatches, and keeps the states of its own stage.
-
-        ``of_stage``, ``ends``: the values of the stages. ``running``: the maximum, over the layers,
-        of the bytes that a layer needs in addition to activations while it runs.
-        """
-        count = np.array([len(range(rank, run.microbatches, run.pp)) for rank in range(run.pp)])
-        work = count * float(of_stage.work.sum())
-        step = (work + self._exposed(run, ends.averaging, work)).max() + ends.optimizer.max()
-        kept = float(ends.kept.max() + running + of_stage.held.sum())
-        return float(step + self.reached.step_ms), self._gib(kept)
 
     def _exposed(self, run: TrainingRun, averaging: FloatArray, work: FloatArray) -> FloatArray:
         total = rounds_of(run) * averaging

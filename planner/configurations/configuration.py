@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.placement import Passing, Placement, PlacementKind
+from pipeloom.ir.model.placement import Placement, PlacementKind
 from pipeloom.solver.families import find_family
 
 from ..models.run import Recompute, Sharding, TrainingRun
@@ -17,8 +17,6 @@ from ..prediction.families import placement_of, schedule_of, splits, usable_fami
 
 PLACEMENTS = (PlacementKind.LINEAR, PlacementKind.INTERLEAVED, PlacementKind.V)
 """The kinds of placements of stages to try."""
-MOST_STREAMED = 16_384
-"""Maximum number of pairs of stage and microbatch for which passing weights is tried."""
 
 
 @cache
@@ -48,19 +46,16 @@ class Configuration:
     ``run``: the settings; its ``schedule`` determines the placement of stages. ``splits``: whether
     B and W are separate ops; otherwise they are one op. ``families``: names of the families to
     simulate; unless the user gave the schedule, the optimizer also searches for other orders of
-    ops. ``passing``: what pipeline ranks send each other, activations or weights.
+    ops.
     """
 
     run: TrainingRun
     splits: bool
     families: tuple[str, ...]
-    passing: Passing = Passing.ACTIVATIONS
 
     @property
     def placement(self) -> Placement:
-        """The placement of stages on ranks or, if weights are passed, of microbatches on ranks."""
-        if self.passing is Passing.WEIGHTS:
-            return Placement.round_robin(self.run.pp)
+        """The placement of stages on ranks."""
         return placement_of(self.run.schedule, self.run.pp, self.run.vp)
 
     @property
@@ -72,19 +67,7 @@ class Configuration:
         words = [f"{key}{count}" for key, count in degrees if count > 1]
         words += [f"etp{run.etp}"] * (run.etp != run.tp) + [f"b{run.micro_batch}"]
         words += [run.recompute.value] * (run.recompute is not Recompute.NONE)
-        words += ["weights"] * (self.passing is Passing.WEIGHTS)
         words += [run.sharding.value] if run.sharding is not Sharding.NONE else []
         words += ["cut"] * (run.layers_per_stage is not None)
         words += ["v"] * (self.placement.kind is PlacementKind.V)
         return " ".join(words + ["B/W"] * self.splits)
-
-
-def passes_weights(run: TrainingRun) -> bool:
-    """Return whether a training run can pass weights.
-
-    It can if its pipeline has several ranks, each of them with a microbatch, replicas hold whole
-    stages (no FSDP), and there are at most :data:`MOST_STREAMED` pairs of stage and microbatch, so
-    that a schedule with all its transfers can be built within seconds.
-    """
-    few = run.pp * run.microbatches <= MOST_STREAMED
-    return few and 1 < run.pp <= run.microbatches and run.sharding is not Sharding.FSDP

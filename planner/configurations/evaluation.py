@@ -17,7 +17,6 @@ import numpy as np
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.ops import IntArray, OpKind, fields_of
-from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule
 from pipeloom.solver.bounds import lower_bound
@@ -31,7 +30,6 @@ from ..prediction.rates import Rates
 from ..prediction.setup import Setup
 from ..prediction.step import PredictedStep
 from ..routes.passing import certified as with_bound
-from ..solving.search import memory_held
 from .configuration import Configuration
 
 
@@ -86,15 +84,14 @@ def step_of(model: Model, cluster: Cluster, known: Evaluated) -> PredictedStep:
     """
     own = known.configuration
     run = replace(own.run, schedule=known.schedule) if known.schedule in own.families else own.run
-    return PredictedStep(Setup(model, run), rates_of(cluster), known.planned, own.passing)
+    return PredictedStep(Setup(model, run), rates_of(cluster), known.planned)
 
 
 def evaluate(model: Model, cluster: Cluster, known: Evaluated) -> Evaluated:
     """Return ``known`` with two new results: the fastest of the configuration's families that fits
     in memory, and a lower bound that takes messages and memory into account.
 
-    If no family fits, the step time stays as it is in ``known``. No family of the configuration
-    passes weights: for configurations that do, :func:`improve` finds the first schedule.
+    If no family fits, the step time stays as it is in ``known``.
     """
     step = step_of(model, cluster, known)
     known = replace(known, lower_bound=_bound(step, known))
@@ -146,27 +143,22 @@ def improve(model: Model, cluster: Cluster, asked: tuple[Evaluated, SolveOptions
     and the former one, and with a lower bound that is at least the former one.
     """
     known, options = asked
-    own, weights = known.configuration, known.configuration.passing is Passing.WEIGHTS
+    own = known.configuration
     step = step_of(model, cluster, replace(known, schedule="", planned=None))
     problem = problem_of(step, own)
-    if weights:
-        options = replace(options, memory=memory_held)
-    elif known.step_ms < inf:
+    if known.step_ms < inf:
         options = replace(options, start=step_of(model, cluster, known).schedule.order)
     try:
         schedule = optimize(problem, options)
     except InfeasibleError:
-        infeasible = known.step_ms == inf and not weights
-        return replace(known, lower_bound=inf) if infeasible else known
+        return replace(known, lower_bound=inf) if known.step_ms == inf else known
     bound = max(known.lower_bound, _with_ends(step, schedule.known_report.lower_bound or 0.0))
-    fused = not (own.splits or weights)
-    order = tuple(map(_joined, schedule.order)) if fused else schedule.order
+    order = schedule.order if own.splits else tuple(map(_joined, schedule.order))
     report = Report(Objective.MAKESPAN, OPTIMIZED)
     planned = replace(schedule, order=order, problem=problem, report=report, timing=None)
     step = replace(step, planned=planned)
     memory = fullest(step)
-    tightest = min(known.tightest_gib, memory) if weights else known.tightest_gib
-    known = replace(known, lower_bound=bound, tightest_gib=tightest)
+    known = replace(known, lower_bound=bound)
     if memory > cluster.gpu.memory_gib or step.time >= known.step_ms:
         return known
     found = replace(known, schedule=OPTIMIZED, planned=planned)
@@ -185,14 +177,11 @@ def problem_of(step: PredictedStep, configuration: Configuration) -> Problem:
     """Return the problem that the optimizer solves for a configuration.
 
     If B and W are one op in the configuration, the problem's B takes the time of both and its W
-    takes none. If weights are passed, schedules may have B and W as one op or as two.
+    takes none.
     """
     rooms = rooms_of(step)
     profile = step.profile_for(configuration.splits)
-    if configuration.passing is Passing.WEIGHTS:
-        pairs = zip(rooms, step.setup.states, strict=True)
-        profile = replace(profile, device_memory=tuple(room + each.kept for room, each in pairs))
-    elif not configuration.splits:
+    if not configuration.splits:
         profile = profile.changed(lambda each: replace(each, t_b=each.fused, t_w=0.0, m_w=0.0))
     profile = replace(profile, memory_limit=rooms)
     problem = (profile, configuration.run.microbatches, configuration.placement, rooms)

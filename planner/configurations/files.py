@@ -1,5 +1,4 @@
-"""The files that ``plan`` writes to run a plan: profile, schedule and program, and the flags and
-layouts of other systems."""
+"""The files that ``plan`` writes to run a plan: profile, schedule and program."""
 
 from __future__ import annotations
 
@@ -9,20 +8,16 @@ from itertools import count
 from pathlib import Path
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.compiler.exporters.launch_flags import UNTIED
 from pipeloom.ir.cost.gradient_averaging import share_until
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule, write_json, write_text
+from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule, write_json
 from pipeloom.ir.model.layers import Layer, LayerKind
 from pipeloom.ir.model.profile import DataParallel
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
 
-from ..exchange import export
 from ..models.run import Recompute, Sharding, TrainingRun
 from ..models.work import LayerWork, WorkKind
-from ..packaged import packaged
 from ..prediction.step import PredictedStep
 
 _ENDS = {
@@ -33,21 +28,14 @@ _ENDS = {
 }
 """Embedding and head, with the module names that Llama and similar models have in ``transformers``;
 ``run`` expects them."""
-SYSTEMS: dict[str, list[list[str]]] = packaged(__package__, "systems.json")
-"""Flags of other systems, and notes on what flags cannot express, by the name of a table. Each is a
-pair: a line of text, and names of properties of a training run, separated by spaces. :func:`_lines`
-returns the line if the run has at least one of these properties."""
-TO_MEGATRON = "--schedule 1f1b or --schedule interleaved-1f1b plans for what Megatron runs"
 
 
 def write_files(folder: Path, step: PredictedStep, schedule: Schedule) -> list[str]:
     """Write the files that run a schedule into ``folder``, which must exist.
 
-    They are ``profile.json``, ``schedule.json`` and ``program.json``, and input files for
-    torchtitan and Megatron, each with a file of its flags. An input file that cannot express the
-    schedule is not written. The program averages gradients over replicas. Returns notes: the time
-    of an iteration, what flags cannot express, and why input files are missing. Raises OSError if a
-    file cannot be written.
+    They are ``profile.json``, ``schedule.json`` and ``program.json``. The program averages
+    gradients over replicas. Returns notes: the time of an iteration, and what the program leaves to
+    the model. Raises OSError if a file cannot be written.
     """
     run = step.setup.run
     named = timed(_with_layers(step, schedule))
@@ -55,27 +43,9 @@ def write_files(folder: Path, step: PredictedStep, schedule: Schedule) -> list[s
     write_json(dump_profile(named.problem.profile), str(folder / "profile.json"))
     write_json(dump_schedule(named), str(folder / "schedule.json"))
     write_json(dump_program(program), str(folder / "program.json"))
-    untied = [] if step.setup.model.tied else [UNTIED]
-    systems = {
-        "torchtitan.csv": ("torch-csv", _lines("torchtitan", run)),
-        "torchtitan.json": ("torchtitan", _lines("torchtitan", run)),
-        "megatron.txt": ("megatron-layout", _lines("megatron", run) + untied),
-    }
     iteration = duration(named.known_timing.iteration_time(named.problem.objective))
     notes = [f"schedule.json: {iteration} an iteration; the optimizer and the host come on top"]
-    notes += _lines("notes", run)
-    for name, (to, flags) in systems.items():
-        try:
-            found = export(named, to)
-        except InputError as error:
-            notes += [f"{name}: {line.removeprefix('schedule: ')}" for line in error.errors]
-            notes += [f"{name}: {TO_MEGATRON}"] * (to == "megatron-layout")
-            continue
-        write_text(found.text, str(folder / name))
-        own = [flag for flag in found.flags_of(name) if flag not in flags]
-        write_text("\n".join([*flags, *own]) + "\n", str(folder / f"{name}.flags"))
-        notes += [f"{name}: {note}" for note in found.notes_of(name) if UNTIED not in note]
-    return notes
+    return [*notes, *_left_to_the_model(run)]
 
 
 def _with_layers(step: PredictedStep, schedule: Schedule) -> Schedule:
@@ -121,33 +91,22 @@ def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:
     return Layer(f"model.layers.{number}", kind, (f"model.layers.{number}",))
 
 
-def _lines(table: str, run: TrainingRun) -> list[str]:
-    """Return the lines of ``table`` in ``systems.json`` that apply to ``run``.
-
-    A line applies if ``run`` has at least one of the properties that the table lists for it.
-    """
-    fsdp, sharded = run.sharding is Sharding.FSDP, run.sharding is not Sharding.NONE
-    again, divided = run.recompute, sharded or run.ep > 1
+def _left_to_the_model(run: TrainingRun) -> Iterator[str]:
+    """Yield notes on the settings of ``run`` that a program does not have."""
     inner = [f"{key} {getattr(run, key)}" for key in ("tp", "cp", "ep") if getattr(run, key) > 1]
-    holds = {
-        "": True,
-        run.precision.value: True,
-        run.sharding.value: True,
-        again.value: True,
-        "inner": bool(inner),
-        "divided": divided,
-        "divided-kept": divided and not fsdp,
-        "whole": not divided,
-        "ep": run.ep > 1,
-        "etp": run.etp != run.tp,
-        "etp-alone": run.etp != run.tp and run.ep == 1,
-        "sequence-parallel": run.sequence_parallel,
-        "selective-kept": again is Recompute.SELECTIVE and not fsdp,
-        "sharded": sharded and run.dp > 1,
-        "scattered": run.pp == 1 and run.microbatches > 1 and run.sharding is Sharding.ZERO1,
-    }
-    return [
-        line.format(run=run, inner=", ".join(inner))
-        for line, needed in SYSTEMS[table]
-        if any(holds.get(word, False) for word in needed.split(" "))
-    ]
+    if inner:
+        yield (
+            "program.json: each rank is one process; the stages of the model must implement "
+            f"{', '.join(inner)} themselves"
+        )
+    if run.recompute is Recompute.FULL:
+        yield (
+            "program.json: layers are to be computed again by the model: hf:FOLDER,recompute=full"
+        )
+    if run.recompute is Recompute.SELECTIVE:
+        yield "program.json: the model is to compute attention's core (core_attn) again by itself"
+    if run.sharding is not Sharding.NONE and run.dp > 1:
+        yield (
+            f"program.json: states are divided ({run.sharding}) where stages are in fully_shard; "
+            "run keeps them whole on each replica"
+        )

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -26,7 +25,7 @@ from ..models.reading import read_model
 from ..predict import NUMBERS, Prediction, cautions
 from ..requests.plans import PlanRequest
 from ..solving.progress import Note, unheard
-from ..solving.workers import KeptWorkers
+from ..solving.workers import Workers
 from .choose import Ranking, SpaceSearch
 from .evaluation import Evaluated, certified, step_of
 from .files import write_files
@@ -150,7 +149,7 @@ class Plan:
             own = each.configuration
             if each.step_ms < inf:
                 degrees = own.run.tp, own.run.pp, own.run.vp, own.run.dp, own.run.cp, own.run.ep
-                seen.setdefault((*degrees, own.passing), each)
+                seen.setdefault(degrees, each)
         alike = groupby(seen.values(), lambda each: f"{each.step_ms:.9g}")
         first = [(each, len(others)) for _, (each, *others) in alike]
         model, cluster, device = self.space.model, self.space.cluster, self.space.device_gib
@@ -236,7 +235,7 @@ class Plan:
         )
 
     def _notes(self) -> Iterator[str]:
-        yield from cautions(self.space.model, self.space.base)
+        yield from cautions(self.space.model, self.space.base, self.space.cluster)
         if not self.space.headroom and self.best.free_gib < UNSURE * self.space.device_gib:
             yield (
                 f"memory: {self.best.free_gib:.1f} GiB free is less than a prediction may be off; "
@@ -295,8 +294,7 @@ def best_plan(request: PlanRequest) -> Plan:
     options, tell = request.search(TIME_LIMIT).options, request.progress or unheard
     cluster = cluster_of(request.cluster, request.gpu)
     space = Space.of(request, read_model(request.model), cluster)
-    with closing(KeptWorkers(request.workers or 1, request.scheduler)) as spread:
-        spread.check()
+    with Workers(request.workers or 1, request.scheduler) as spread:
         chosen = SpaceSearch(space, options, tell, spread).choose()
     found, interrupted = Plan(space, chosen), options.should_stop()
     if not found.plans:

@@ -55,13 +55,11 @@ class ScalePoint:
 class Scaling:
     """The result of a scaling study: the best plans on several numbers of GPUs.
 
-    ``scaling``: ``weak`` if the global batch grows with the number of GPUs, ``strong`` if it is
-    constant. ``points``: one per number of GPUs, in ascending order.
+    ``points``: one per number of GPUs, in ascending order.
     """
 
     model: str
     cluster: str
-    scaling: str
     points: tuple[ScalePoint, ...]
 
     @property
@@ -87,8 +85,7 @@ class Scaling:
             }
             for point in self.points
         ]
-        head = {"model": self.model, "cluster": self.cluster, "scaling": self.scaling}
-        return head | {"points": rows}
+        return {"model": self.model, "cluster": self.cluster, "points": rows}
 
     def write(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
         """Write ``scaling.json`` into ``folder``.
@@ -106,8 +103,8 @@ class Scaling:
         header = ["GPUs", "batch", "plan", "step", "tokens/s/GPU", "of first", "MFU", *kinds]
         return "\n".join(
             [
-                f"{self.scaling} scaling of {self.model} on {self.cluster}: the best plans, and "
-                "the share of their steps by what it goes to",
+                f"{self.model} on {self.cluster}: the best plans, and the share of their steps by "
+                "what it goes to",
                 table(header, [self._row(point, kinds) for point in self.points]),
                 *(f"{p.gpus} GPUs: {p.why_not}" for p in self.points if p.plan is None),
             ]
@@ -135,37 +132,35 @@ def scaled(request: PlanRequest) -> Scaling:
     if request.global_batch is None:
         raise InputError("global_batch: missing; expected a whole number >= 1")
     known, where = read_model(request.model), cluster_of(request.cluster, request.gpu)
-    kind = request.scaling or "weak"
     one = replace(request, model=known, cluster=where, gpu=None, progress=None, should_stop=None)
     jobs = [
         replace(one, gpus=number, global_batch=batch, workers=None, scheduler=None)
-        for number, batch in _batches(request.scale, request.global_batch, kind).items()
+        for number, batch in _batches(request.scale, request.global_batch).items()
     ]
     Space.of(jobs[0], known, where)
     tell, stop = request.progress or unheard, request.should_stop or NEVER
-    spread = Workers(request.workers or 1, request.scheduler)
-    solve = _point if spread.spread(len(jobs)) else partial(_point, should_stop=stop)
-    points = tuple(p for _, p in in_order(spread.run(solve, jobs, tell=tell, should_stop=stop)))
+    with Workers(request.workers or 1, request.scheduler) as spread:
+        solve = _point if spread.spread(len(jobs)) else partial(_point, should_stop=stop)
+        found = spread.run(solve, jobs, tell=tell, should_stop=stop)
+        points = tuple(point for _, point in in_order(found))
     if len(points) < len(jobs):
         tell(Note(f"interrupted: {counted(len(jobs) - len(points), 'number of GPUs')} left out"))
-    found = Scaling(known.name, where.name, kind, points)
-    if points and not found.planned:
+    scaling = Scaling(known.name, where.name, points)
+    if points and not scaling.planned:
         raise InfeasibleError("\n".join(dict.fromkeys(p.why_not or "" for p in points)))
-    return found
+    return scaling
 
 
-def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
-    """Return the global batch for each number of GPUs, in ascending order of GPUs.
+def _batches(gpus: Iterable[int], batch: int) -> dict[int, int]:
+    """Return the global batch for each number of GPUs, in ascending order of GPUs. It grows with
+    the number of GPUs.
 
-    ``batch``: the global batch on the smallest number of GPUs. ``scaling``: ``weak`` if the batch
-    grows with the number of GPUs, ``strong`` if it is constant. Raises InputError if a number of
+    ``batch``: the global batch on the smallest number of GPUs. Raises InputError if a number of
     GPUs is invalid, or if a batch would not be a whole number.
     """
     numbers = sorted(set(gpus))
     for number in numbers:
         check_whole("scale", number, 1)
-    if scaling == "strong":
-        return dict.fromkeys(numbers, batch)
     odd = next((n for n in numbers if batch * n % numbers[0]), None)
     if odd is not None:
         raise InputError(

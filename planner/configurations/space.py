@@ -21,7 +21,6 @@ from math import inf
 from typing import Any, Self, TypeAlias
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.units import counted
 
 from ..clusters.cluster import Cluster
@@ -39,15 +38,8 @@ from ..models.run import (
 from ..prediction.families import check_family
 from ..prediction.memory import GIB
 from ..prediction.setup import Setup, check_precision
-from ..requests.exclusions import PLAN, refuse
 from ..requests.plans import PlanRequest
-from .configuration import (
-    MOST_STREAMED,
-    PLACEMENTS,
-    Configuration,
-    families_of,
-    passes_weights,
-)
+from .configuration import PLACEMENTS, Configuration, families_of
 
 
 @lru_cache(maxsize=1024)
@@ -98,7 +90,6 @@ class Space:
 
         Raises InputError, with one line per fault, if the request is invalid or its space is empty.
         """
-        refuse(PLAN, **vars(request))
         words = words_of(usual(model) | {"sequence_parallel": True} | request.given)
         lacking = [key for key in ("gpus", "global_batch") if not words.has(key)]
         words.faults += [f"{key}: missing; expected a whole number >= 1" for key in lacking]
@@ -131,25 +122,12 @@ class Space:
         """The memory of a device in GiB, including the headroom that plans leave free."""
         return self.cluster.gpu.memory_gib + self.headroom
 
-    @property
-    def activations(self) -> bool:
-        """Whether configurations that send activations between stages, or have no pipeline, are
-        allowed; otherwise all pass weights."""
-        return self.request.passing != Passing.WEIGHTS.value
-
-    @property
-    def weights(self) -> bool:
-        """Whether configurations that pass weights instead of activations are allowed."""
-        return self.request.passing != Passing.ACTIVATIONS.value
-
     def degrees(self) -> Iterator[TrainingRun]:
         """Yield the valid runs with all combinations of the keys of :data:`AXES`, each with one
         stage per rank and without sharding.
-
-        If only passing weights is allowed, runs that cannot pass weights are left out.
         """
         for run in self._along(tuple(AXES), self.base):
-            if self._valid(run) and (self.activations or passes_weights(run)):
+            if self._valid(run):
                 yield run
 
     def _along(self, keys: tuple[str, ...], run: TrainingRun) -> Iterator[TrainingRun]:
@@ -173,12 +151,8 @@ class Space:
         cut is tried in addition to the one with equal numbers of layers.
         """
         for sharding in self.shardings(run):
-            own = replace(run, sharding=sharding)
-            if self.activations:
-                for split in self._cuts(own, cut):
-                    yield from self._scheduled(split)
-            if self.weights and passes_weights(own) and self.fixed.get("vp", 1) == 1:
-                yield from self._passing_weights(own)
+            for split in self._cuts(replace(run, sharding=sharding), cut):
+                yield from self._scheduled(split)
 
     def shardings(self, run: TrainingRun) -> tuple[Sharding, ...]:
         """Return the kinds of sharding of states over replicas to try for ``run``.
@@ -228,18 +202,6 @@ class Space:
         for split in (False, True) if piped else (False,):
             yield replace(made, splits=split, families=families[split])
 
-    def _passing_weights(self, run: TrainingRun) -> Iterator[Configuration]:
-        """Yield the configuration of ``run`` that passes weights, if it is valid; otherwise
-        nothing.
-
-        It has one stage per rank. If layers do not divide evenly, the last stages are larger than
-        the first ones, because a step begins and ends with the first stage.
-        """
-        counts = self.fixed.get("layers_per_stage", run.layers_by_stage[::-1])
-        own = replace(run, layers_per_stage=None if counts == run.layers_by_stage else counts)
-        if self._valid(own):
-            yield Configuration(own, False, (), passing=Passing.WEIGHTS)
-
     def _check(self) -> None:
         """Raise InputError if the space is empty.
 
@@ -258,8 +220,6 @@ class Space:
             raise InputError(*faults)
         words = [f"{key} {in_words(value)}" for key, value in self.fixed.items()]
         words += [] if self.family is None else [f"schedule {self.family}"]
-        if not self.activations:
-            words.append(f"passing weights (at most {MOST_STREAMED} pairs of stage and microbatch)")
         raise InputError(
             f"gpus: expected a number over which {self.model.name} and a global_batch of "
             f"{self.base.global_batch} can be spread{' with ' * bool(words)}{', '.join(words)}, "

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pipeloom.ir.errors import InputError, UnsupportedError, did_you_mean
+from pipeloom.ir.errors import InputError, UnsupportedError
 from pipeloom.ir.units import counted
 
 if TYPE_CHECKING:
@@ -66,11 +66,8 @@ class PlacementSpec:
                     return cls(text, chunks)
             if text == AUTO or "." in text or "/" in text:
                 return cls(text, None)
-        names = (*ONE_EACH, "interleaved:2", "v", "wave:2", AUTO)
-        near = did_you_mean(given, names) if isinstance(given, str) else ""
         raise InputError(
             f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages per rank, got {given!r}"
-            f"{near}"
         )
 
     def place(self, profile: Profile, where: str) -> tuple[Profile, Placement]:

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from pipeloom.ir.documents.fields import MOST_PAIRS
@@ -23,7 +23,6 @@ from pipeloom.ir.model.stage_profile import EACH
 from pipeloom.ir.units import counted
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.relaxations import with_stages
-from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.replication import BIDIRECTIONAL, why_one_way
 
@@ -53,7 +52,7 @@ class ProfileSource:
         if isinstance(given, Profile | LayeredProfile):
             self._object = given
         elif isinstance(given, str | os.PathLike | Mapping):
-            self._document, self.where = _read(given)
+            self._document, self.where = read_document(given, "profile")
         else:
             raise TypeError(f"profile: expected a profile or its file, got {given!r}")
 
@@ -85,15 +84,7 @@ class ProfileSource:
             raise InputError(
                 f"{self.where}: layers: missing; expected a list for --{asked.replace('_', '-')}"
             )
-        if asked is None and self.has_stages and self.has_layers:
-            self._tell_layers_left()
         return asked is not None or not self.has_stages
-
-    @cache  # noqa: B019 - one note
-    def _tell_layers_left(self) -> None:
-        _ = self.stages  # reading them reports their faults first
-        words = "layers: not used if there are stages, without an option such as --partition"
-        self._tell(Note(f"note: {self.where}: {words}"))
 
     @cached_property
     def stages(self) -> Profile:
@@ -186,8 +177,6 @@ class ProfileSource:
                 raise InputError(f"{self.where}: {key}: {words}")
         for line in doubtful_keys(self._document, self.where):
             self._tell(Note(line))
-        if cluster.host_link is None and any(piece.m_o is not None for piece in pieces):
-            self._tell(Note(f"note: {self.where}: m_o: not used without a host_link", routine=True))
         for line in _doubts(pieces, cluster):
             self._tell(Note(f"note: {self.where}: {line}"))
 
@@ -206,26 +195,6 @@ def _doubts(pieces: Sequence[StageProfile], cluster: Profile) -> Iterator[str]:
     if delay > 1e3 * longest > 0 or longest > 1e5 * delay > 0:
         words = f"t_comm is {delay:g} ms, and the longest t_f, t_b or t_w {longest:g} ms"
         yield f"{words}: are both in milliseconds?"
-    size = max((piece.activation_bytes or 0.0 for piece in pieces), default=0.0)
-    if cluster.links is not None and size > 0:
-        given, linked = cluster.delays(size).max(), cluster.link_delays(size).max()
-        if max(given, linked) > 2 * min(given, linked):
-            words = f"links: not used for activations, which take t_comm ({given:.4g} ms)"
-            yield f"{words}; by the links {linked:.4g} ms"
-
-
-def _read(given: Document) -> tuple[dict[str, Any], str]:
-    """Return the JSON object of a profile, and its name in messages.
-
-    Raises InputError if it cannot be read, with a hint if ``given`` is the name of a family.
-    """
-    family = isinstance(given, str) and given.partition(":")[0].lower() in FAMILIES
-    if family and not os.path.lexists(str(given)):
-        raise InputError(
-            f"PROFILE: expected a profile's file, got {given!r}, a schedule family: "
-            f"`pipeloom build {given} PROFILE` builds it"
-        )
-    return read_document(given, "profile")
 
 
 def _warn(event: Event) -> None:

@@ -8,20 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from string import ascii_letters
 from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError
 
 if TYPE_CHECKING:
     from .problem_setup import ProfileSource
-
-UNITS = {
-    **{"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15},
-    **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "PiB": 2.0**50},
-}
-"""Units of memory, in bytes. A unit without ``i`` may be followed by B: kB equals k, MB equals
-M."""
 LEAST_BYTES = 1000.0
 """If microbatches hold less memory than this in the profile's unit, this unit cannot be bytes."""
 
@@ -54,7 +46,7 @@ def size_in(text: str) -> MemorySize:
     if value is None:
         raise InputError(
             "expected a finite number >= 0, such as 8, 20e9, 20G, 8MiB or 16GiB, or none, got "
-            f"{text!r}{_unit_meant(words)}"
+            f"{text!r}"
         )
     found = MemorySize(value)
     found.words = words
@@ -67,31 +59,16 @@ def sizes_in(text: str) -> list[MemorySize]:
     return sorted(set(map(size_in, re.split(r"(?:,\s*|\s+)(?=[0-9n])", text.strip(", ")))))
 
 
-def _unit_meant(words: str) -> str:
-    """Return a hint such as ``; did you mean 18GB?`` for ``18Gb``, which would be gigabits; an
-    empty string if no unit is similar."""
-    number = words.rstrip(ascii_letters)
-    unit = words[len(number) :].removesuffix("s").lower()
-    meant = (u if u.endswith("B") else f"{u}B" for u in UNITS)
-    found = next((u for u in meant if unit in (u.lower(), u[:-1].lower())), None)
-    return f"; did you mean {number}{found}?" if found and _size(number) is not None else ""
-
-
 def _size(words: str) -> float | None:
     if words == "none":
         return math.inf
-    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", words)
-    if match is None:
+    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(?:([kKMGTP])(iB)?)?B?", words)
+    value = None if match is None else number_in(match[1])
+    if match is None or value is None or words.endswith("BB"):
         return None
-    unit = match[2]
-    if not unit.endswith("iB"):
-        unit = unit.removesuffix("B")
-        if unit.endswith("B"):  # such as GiBB
-            return None
-    size, value = UNITS.get("k" if unit == "K" else unit), number_in(match[1])
-    if size is None or value is None or not math.isfinite(size * value):
-        return None
-    return size * value
+    power = "kMGTP".index(match[2].replace("K", "k")) + 1 if match[2] else 0
+    size = value * (1024.0 if match[3] else 1000.0) ** power
+    return size if math.isfinite(size) else None
 
 
 def check_choice(name: str, value: object, *choices: object) -> None:

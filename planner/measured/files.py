@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pipeloom.ir.documents.json_reader import parse_json, read_json, read_text
+from pipeloom.ir.documents.json_reader import parse_json, read_text
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import SCHEDULE, parse_schedule
 from pipeloom.ir.model.schedule import Schedule
 
 from ..inputs.documents import FilePath, named
-from .primus import is_iteration, read_primus
 from .samples import MeasuredOps, Sample, is_plan
 from .torch_trace import read_torch_trace
 
-WANTED = (
-    "a trace of torch's profiler (JSON with traceEvents), a measured schedule (run --trace) or "
-    "Primus's trace (fwd_start, ..)"
-)
+WANTED = "a trace of torch's profiler (JSON with traceEvents) or a measured schedule (run --trace)"
 SUFFIXES = (".json", ".json.gz")
 
 
 def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
-    """Return the ops in each of ``files``, or in each file of a folder among them, sorted by rank.
-    Raises InputError if a file contains no measured ops, is given twice, or is of another kind than
-    the others."""
+    """Return the ops in each of ``files``, or in each file of a folder among them.
+
+    Raises InputError if a file contains no measured ops, is given twice, or if there are other
+    files beside a measured schedule.
+    """
     paths = [path for file in files for path in _files(file)]
     known = [path if path == "-" else os.path.realpath(path) for path in paths]
     for at, path in enumerate(paths):
         if known[at] in known[:at]:
             raise InputError(f"{named(path)}: is given twice, expected each file once")
     found = [replace(read_recording(path), where=named(path)) for path in paths]
-    if len(found) > 1 and len({(r.chunks, r.rank is None) for r in found}) > 1:
-        raise InputError(f"{named(paths[0])}: expected files of one kind, one per rank")
-    return sorted(found, key=lambda recording: recording.rank or 0)
+    if len(found) > 1 and any(recording.profile is not None for recording in found):
+        raise InputError(f"{named(paths[0])}: expected one measured schedule, or only traces")
+    return found
 
 
 def read_recording(path: FilePath) -> MeasuredOps:
@@ -52,10 +49,6 @@ def read_recording(path: FilePath) -> MeasuredOps:
         return read_torch_trace(document, where)
     if document.get("format") == SCHEDULE:
         return _measured_schedule(parse_schedule(document, where), where)
-    if "iterations" in document or (document and all(map(is_iteration, document.values()))):
-        config = Path(path).with_name("config.json")
-        beside = read_json(os.fspath(config)) if path != "-" and config.is_file() else None
-        return read_primus(document, where, document.get("config", beside))
     raise InputError(f"{where}: expected {WANTED}")
 
 
@@ -74,16 +67,11 @@ def _measured_schedule(schedule: Schedule, where: str) -> MeasuredOps:
 
 def _files(given: FilePath) -> list[FilePath]:
     """Return ``given`` if it is a file; if it is a folder, its files that may contain measured ops,
-    sorted by the numbers in their names."""
+    sorted by name."""
     if given == "-" or not Path(given).is_dir():
         return [given]
-    paths = [p for p in Path(given).iterdir() if p.name.endswith(SUFFIXES) and p.is_file()]
-    ranks = [p for p in paths if p.name.startswith("pp_rank_")]  # without Primus's config.json
+    folder = Path(given).iterdir()
+    paths = [p for p in folder if p.name.endswith(SUFFIXES) and p.is_file()]
     if not paths:
         raise InputError(f"{named(given)}: expected files of {', '.join(SUFFIXES)} in the folder")
-    return sorted(ranks or paths, key=_numbers)
-
-
-def _numbers(path: FilePath) -> list[tuple[int, str]]:
-    words = re.split(r"(\d+)", os.fspath(path))
-    return [(int(word) if word.isdigit() else 0, word) for word in words]
+    return [*sorted(paths)]

@@ -51,7 +51,6 @@ def profile_like(given: Like, progress: Listener | None = None) -> Profile:
 FAR = 2.0
 """Ops that take more than this times the median of their stage and kind are reported as
 outliers."""
-HALF = 0.5
 BOTH = frozenset({OpKind.B, OpKind.W})
 Times = Mapping[int, Mapping[OpKind, Figure]]
 
@@ -61,19 +60,16 @@ def profile_from(request: ProfileFromRequest) -> Measurement:
     """Make a profile from ops that were measured elsewhere. Needs no torch.
 
     ``files``: traces of torch's profiler, from runs of pipeloom or torch.distributed.pipelining,
-    one per rank, or their folder; a measured schedule; or Primus's traces (``docs/profiling.md``).
+    one per rank, or their folder; or a measured schedule (``docs/profiling.md``).
     Times are medians over all microbatches of all steps, without the first ``warmup`` steps (by
-    default 1 if there are several). ``split``: B's share of the time of a BW, if B and W were
-    measured as one op. ``memory``: bytes of M_B, and of M_W if they differ. ``t_comm``:
-    milliseconds per message. ``like``: a profile of the same stages, or a schedule or program for
-    it, from which missing values are taken. ``ranks``: number of ranks; by default that of
-    ``like``, or of the files. ``progress`` receives notes on what was omitted or assumed.
+    default 1 if there are several). ``like``: a profile of the same stages, or a schedule or
+    program for it, from which missing values are taken. ``ranks``: number of ranks; by default that
+    of ``like``, or of the files. ``progress`` receives notes on what was omitted or assumed.
 
     Raises InputError for other files, for missing ops, and for files that do not match each other.
     """
     tell, files = request.progress or unheard, request.files
     given = [files] if isinstance(files, str) or not isinstance(files, Sequence) else list(files)
-    _check(request)
     memory_limit = memory_limit_of(request.memory_limit)
     recordings = read_recordings(given)
     told = recordings[0].profile
@@ -82,38 +78,26 @@ def profile_from(request: ProfileFromRequest) -> Measurement:
     _check_peers(recordings)
     for note in (note for recording in recordings for note in recording.notes):
         tell(Note(f"note: {note}"))
-    samples = _over_all_ranks(recordings)
+    samples = [sample for recording in recordings for sample in recording.samples]
     times = _figures(_after_warmup(samples, request.warmup, tell), tell)
     _check_stages(times, [recording.where for recording in recordings])
     if told is not None and told.num_stages != len(times):
         raise InputError(
             f"like: expected a profile of {counted(len(times), 'stage')}, got {told.num_stages}"
         )
-    for note in _assumed(times, request, told):
+    for note in _assumed(times, told):
         tell(Note(f"note: {note}"))
     like = told or Profile((), 1)
     old = like.stages or (None,) * len(times)
     profile = replace(
         like,
-        stages=tuple(_stage(times[s], old[s], request) for s in range(len(times))),
+        stages=tuple(_stage(times[s], old[s]) for s in range(len(times))),
         ranks=_ranks(recordings, request.ranks, told, len(times)),
-        t_comm=like.t_comm if request.t_comm is None else request.t_comm,
         name=request.name or like.name,
     )
     if memory_limit is not None and memory_limit < math.inf:
         profile = replace(profile, memory_limit=(memory_limit,) * profile.ranks)
     return Measurement(profile, tuple(times[s] for s in sorted(times)), None, together=True)
-
-
-def _check(request: ProfileFromRequest) -> None:
-    if request.split is not None and not 0 <= request.split <= 1:
-        raise InputError(f"split: expected B's share of a BW, from 0 to 1, got {request.split:g}")
-    sizes = (1.0,) if request.memory is None else request.memory
-    if not (1 <= len(sizes) <= 2 and math.inf > sizes[0] >= sizes[-1] >= 0):
-        shown = ",".join(f"{value:g}" for value in sizes)
-        raise InputError(f"memory: expected M_B, or M_B and an M_W of at most that, got {shown}")
-    if request.t_comm is not None and not 0 <= request.t_comm < math.inf:
-        raise InputError(f"t_comm: expected a finite number >= 0, got {request.t_comm:g}")
 
 
 def _check_peers(recordings: Sequence[MeasuredOps]) -> None:
@@ -144,17 +128,6 @@ def _ranks(
         most = max(stages, found)
         raise InputError(f"ranks: expected 1 to {most}, of which files tell, got {given}")
     return given or (told.ranks if told else found)
-
-
-def _over_all_ranks(recordings: Sequence[MeasuredOps]) -> list[Sample]:
-    """Return the samples of all ``recordings``, which must be sorted by rank. Stages that are
-    numbered within their rank are renumbered in forward order over all ranks."""
-    count = len(recordings)
-    return [
-        sample._replace(stage=sample.stage * count + at) if recording.chunks else sample
-        for at, recording in enumerate(recordings)
-        for sample in recording.samples
-    ]
 
 
 def _after_warmup(samples: Sequence[Sample], warmup: int | None, tell: Listener) -> list[Sample]:
@@ -215,13 +188,9 @@ def _listed(files: Sequence[str]) -> str:
     return files[0] if more < 1 else f"{files[0]} and {counted(more, 'other file')}"
 
 
-def _stage(
-    times: Mapping[OpKind, Figure], old: StageProfile | None, request: ProfileFromRequest
-) -> StageProfile:
-    t_b, t_w = _backward(times, old, request.split)
+def _stage(times: Mapping[OpKind, Figure], old: StageProfile | None) -> StageProfile:
+    t_b, t_w = _backward(times, old)
     kept = old or StageProfile(0.0, 0.0, 0.0, 1.0, 1.0)
-    if request.memory is not None:
-        kept = replace(kept, m_b=request.memory[0], m_w=request.memory[-1])
     again = times.get(OpKind.R)
     both = times.keys() >= BOTH
     return replace(
@@ -235,41 +204,36 @@ def _stage(
     )
 
 
-def _backward(
-    times: Mapping[OpKind, Figure], old: StageProfile | None, split: float | None
-) -> tuple[float, float]:
+def _backward(times: Mapping[OpKind, Figure], old: StageProfile | None) -> tuple[float, float]:
     """Return T_B and T_W, as measured if B and W are separate ops. Otherwise, the time of BW is
-    divided: T_B gets the share ``split``; if that is None, the share that it has in the stage
-    ``old``; if ``old`` has no such share either, half."""
+    divided: T_B gets the share that it has in the stage ``old``, or half if that is not known."""
     if times.keys() >= BOTH:
         return times[OpKind.B].median, times[OpKind.W].median
     both = times[OpKind.BW].median
-    if split is None:
-        known = 0.0 if old is None else old.t_b + old.t_w
-        split = HALF if old is None or known == 0 else old.t_b / known
-    return both * split, both * (1 - split)
+    known = 0.0 if old is None else old.t_b + old.t_w
+    share = 0.5 if old is None or known == 0 else old.t_b / known
+    return both * share, both * (1 - share)
 
 
-def _assumed(times: Times, request: ProfileFromRequest, told: Profile | None) -> list[str]:
+def _assumed(times: Times, told: Profile | None) -> list[str]:
     """Return notes on values of the profile that were not measured. ``told``: the profile given as
     ``like`` or found in a file, or None."""
     notes = []
     whole = [s for s, kinds in sorted(times.items()) if not kinds.keys() >= BOTH]
-    if whole and request.split is None:
+    if whole:
         how = "as in the other profile" if told else "equally, as it is not known how"
         notes.append(
             f"{counted(len(whole), 'stage')} ran B and W as one op: t_b and t_w share its time "
-            f"{how}; --split sets B's share, on which schedules with separate W's rely"
+            f"{how}, on which schedules with separate W's rely"
         )
     old = told.stages if told else (None,) * len(times)
     again = [o for s, o in enumerate(old) if OpKind.R in times[s]]
     if any(o is None or o.t_r is None for o in again):
         notes.append("t_r is left out, as m_r is not known for each stage: --like sets it")
-    if told is None and request.memory is None:
-        notes.append(
+    if told is None:
+        notes += [
             "memory is not in the files: m_b and m_w are 1, so that limits count microbatches; "
-            "--memory or --like sets bytes"
-        )
-    if told is None and request.t_comm is None:
-        notes.append("links are not in the files: messages take no time; see --t-comm and --like")
+            "--like sets bytes",
+            "links are not in the files: messages take no time; --like sets them",
+        ]
     return notes

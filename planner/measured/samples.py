@@ -33,17 +33,14 @@ class Sample(NamedTuple):
 class MeasuredOps:
     """The ops of one file.
 
-    ``ranks``: number of ranks in the file. ``rank``: the rank on which the ops ran; None if it is
-    not known. ``chunks``: whether stages are numbered within their rank, so that number k on rank r
-    is stage k P + r. ``profile``: the profile for which the measured schedule was planned, if
-    known. ``notes``: notes for the user. ``where``: the file's name in messages. ``peers``: for
-    each stage to which messages in the file are sent, the rank of that stage.
+    ``ranks``: number of ranks in the file. ``profile``: the profile for which a measured schedule
+    was planned; None for a trace. ``notes``: notes for the user. ``where``: the file's name in
+    messages. ``peers``: for each stage to which messages in the file are sent, the rank of that
+    stage.
     """
 
     samples: Sequence[Sample]
     ranks: int = 1
-    rank: int | None = None
-    chunks: bool = False
     profile: Profile | None = None
     notes: tuple[str, ...] = ()
     where: str = ""

@@ -3,8 +3,8 @@ torch.distributed.pipelining. Named ranges in them are ops::
 
     2F0 2B0 2W0 2BW0 2R0        pipeloom: the op
     PP:2F0 PP:2I0 PP:2W0 PP:2B0 torch with several stages per rank; its B is our BW, its I our B
-    Forward 0, Backward 0       torch's GPipe, one stage per rank; its other schedules with one
-                                stage per rank (such as Schedule1F1B) name no ops
+
+torch's schedules with one stage per rank (such as Schedule1F1B) name no ops.
 
 The ranges of torch.distributed.pipelining include waiting for messages. In such a range, an op
 hence lasts from the start of the first operator to the end of the last one, without operators that
@@ -33,11 +33,10 @@ COMMUNICATES = re.compile(r"c10d::|gloo:|nccl:|record_param_comms")
 OURS = re.compile(r"([0-9]{1,6})(F|BW|B|W|R|O|L)([0-9]{1,6})(?:@[0-9]+)?")
 RUNTIME = re.compile(r"PP:([0-9]{1,6})([FIWB])([0-9]{1,6})")
 SENT = re.compile(r"send (?:x|dy)([0-9]{1,6})\.[0-9]+ to ([0-9]{1,6})")
-GPIPE = re.compile(r"(Forward|Backward) ([0-9]{1,6})")
 OVERLAPPED = re.compile(r"PP:\(.*\)OVERLAP_F_B")
 _TORCHS = {"F": OpKind.F, "I": OpKind.B, "W": OpKind.W, "B": OpKind.BW}
 WANTED = (
-    "ranges named as ops: 2F0 (a pipeloom run), PP:2F0 or Forward 0 (torch.distributed.pipelining; "
+    "ranges named as ops: 2F0 (a pipeloom run) or PP:2F0 (torch.distributed.pipelining; "
     "Schedule1F1B names none, ScheduleInterleaved1F1B does)"
 )
 
@@ -59,9 +58,7 @@ def read_torch_trace(document: Mapping[str, Any], where: str) -> MeasuredOps:
         raise InputError(f"{where}: traceEvents: expected a list")
     by_kind = _ranges(events, where)
     named = by_kind[ON_HOST] + by_kind[ON_DEVICE]
-    form = next(
-        (f for f in (OURS, RUNTIME, GPIPE) if any(f.fullmatch(e.name) for e in named)), None
-    )
+    form = next((f for f in (OURS, RUNTIME) if any(f.fullmatch(e.name) for e in named)), None)
     if form is None:
         raise InputError(f"{where}: expected {WANTED}, found none in the trace")
     ops = _on_device(by_kind[ON_DEVICE], form)
@@ -70,13 +67,7 @@ def read_torch_trace(document: Mapping[str, Any], where: str) -> MeasuredOps:
         ops = ops if form is OURS else _computing(ops, by_kind[OPERATOR])
     ops.sort(key=lambda event: event.start)
     pairs = [(_op(form, e.name), (e.end - e.start) / MICROSECONDS) for e in ops]
-    return MeasuredOps(
-        numbered(pairs),
-        rank=_rank(document),
-        chunks=form is GPIPE,
-        notes=_left_out(named, where),
-        peers=_peers(named),
-    )
+    return MeasuredOps(numbered(pairs), notes=_left_out(named, where), peers=_peers(named))
 
 
 def _peers(named: Sequence[_Range]) -> dict[int, int]:
@@ -138,15 +129,7 @@ def _op(form: re.Pattern[str], name: str) -> Op:
     assert match is not None
     if form is OURS:
         return Op.parse(name)
-    if form is RUNTIME:
-        return Op(_TORCHS[match[2]], int(match[1]), int(match[3]))
-    return Op(OpKind.F if match[1] == "Forward" else OpKind.BW, 0, int(match[2]))
-
-
-def _rank(document: Mapping[str, Any]) -> int | None:
-    about = document.get("distributedInfo")
-    rank = about.get("rank") if isinstance(about, dict) else None
-    return rank if isinstance(rank, int) else None
+    return Op(_TORCHS[match[2]], int(match[1]), int(match[3]))
 
 
 def _left_out(named: Sequence[_Range], where: str) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ Activations are the peak of the simulated schedule by the rules of the cost mode
 the start of F to the end of B. To this is added the largest temporary memory of any layer while it
 runs: recomputed activations, gradients with respect to the outputs of matrix products, and the
 workspace of kernels. With FSDP, gathered weights are added: those of a layer, and of the next one,
-which are prefetched. If weights are passed, buffers for transfers are added. ``reserve`` is the
-overhead of the allocator and of libraries, by the calibration of the cluster's GPU.
+which are prefetched. ``reserve`` is the overhead of the allocator and of libraries, by the
+calibration of the cluster's GPU.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ class RankMemory:
 def memory_of(step: PredictedStep) -> tuple[RankMemory, ...]:
     """Return the memory of each pipeline rank."""
     reached, found = step.cluster.efficiency, []
-    for rank, held, buffers in zip(_kept(step), step.activation_bytes, step.buffers, strict=True):
-        gathered = rank.bytes["gathered"] + buffers
-        known = {**rank.bytes, "activations": float(held), "gathered": gathered}
+    for rank, held in zip(_kept(step), step.activation_bytes, strict=True):
+        known = {**rank.bytes, "activations": float(held)}
         reserve = reached.fragmentation * sum(known.values()) + reached.context_gib * GIB
         found.append(RankMemory(rank.stages, known | {"reserve": reserve}))
     return tuple(found)
@@ -62,8 +61,6 @@ def fullest(step: PredictedStep) -> float:
 def rooms_of(step: PredictedStep) -> tuple[float, ...]:
     """Return the bytes that each rank has for activations: the device's memory without everything
     else that the rank holds, and without the overhead of the allocator and of libraries.
-
-    Buffers for passed weights are not subtracted.
     """
     tensors = room_of(step.cluster)
     return tuple(max(0.0, tensors - each.total) for each in _kept(step))
@@ -77,10 +74,9 @@ def room_of(cluster: Cluster) -> float:
 
 
 def _kept(step: PredictedStep) -> Iterator[RankMemory]:
-    """Yield the memory of each rank without activations, transfer buffers and reserve."""
+    """Yield the memory of each rank without activations and reserve."""
     setup, fetched = step.setup, 2 if step.setup.run.sharding is Sharding.FSDP else 1
-    for rank, (run, _) in enumerate(step.shares):
-        stages = step.owned(rank)
+    for stages in map(step.owned, range(setup.run.pp)):
         states = reduce(States.plus, (setup.states[s] for s in stages))
         known = {
             "weights": states.weights,
@@ -88,7 +84,7 @@ def _kept(step: PredictedStep) -> Iterator[RankMemory]:
             "optimizer": states.optimizer,
             "activations": 0.0,
             "gathered": fetched * states.gathered,
-            "workspace": max(beside(work) for s in run for work, _ in setup.stages[s]),
+            "workspace": max(beside(work) for s in stages for work, _ in setup.stages[s]),
         }
         yield RankMemory(stages, known)
 

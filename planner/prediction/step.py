@@ -16,13 +16,11 @@ from functools import cached_property
 
 import numpy as np
 
-from pipeloom.compiler.memory_footprint import footprint
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.links import Link, Links, Sharing
 from pipeloom.ir.model.ops import FloatArray, OpKind
-from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, TransferKind
+from pipeloom.ir.model.schedule import Schedule
 
 from ..clusters.cluster import Cluster
 from ..models.work import Group, LayerWork
@@ -41,15 +39,12 @@ class PredictedStep:
     """The predicted step of ``setup`` at the given ``rates``, with all times in milliseconds.
 
     ``planned``: a schedule whose order of ops is used instead of that of the run's family; None to
-    use the family's. ``passing``: what pipeline ranks send each other; with ``weights``,
-    microbatches are distributed round-robin over ranks, and each rank owns the weights of one
-    stage.
+    use the family's.
     """
 
     setup: Setup
     rates: Rates
     planned: Schedule | None = None
-    passing: Passing = Passing.ACTIVATIONS
 
     @property
     def cluster(self) -> Cluster:
@@ -88,13 +83,6 @@ class PredictedStep:
         """The profile with M_B >= M_W on every stage, so that its memory is valid for every
         schedule."""
         return self.profile_for(True)
-
-    @cached_property
-    def raised(self) -> tuple[int, ...]:
-        """The stages whose M_B is higher in :attr:`safe_profile` than in the profile for schedules
-        with B and W as one op."""
-        pairs = zip(self.safe_profile.stages, self.profile_for(False).stages, strict=True)
-        return tuple(s for s, (safe, own) in enumerate(pairs) if safe.m_b > own.m_b)
 
     def profile_for(self, split: bool) -> Profile:
         """Return the profile for a schedule with B and W as separate ops (``split``) or as one op.
@@ -162,31 +150,13 @@ class PredictedStep:
 
     @cached_property
     def ends(self) -> FloatArray:
-        """For each rank, (P,), the time at which it has run its ops and, if weights are passed, has
-        received all gradients of the stages that it owns."""
+        """For each rank, (P,), the time at which it has run its ops."""
         return _ends(self.schedule)
 
     @property
     def makespan(self) -> float:
-        """The time at which all ranks have run their ops and, if weights are passed, have received
-        all gradients of the stages that they own."""
+        """The time at which all ranks have run their ops."""
         return float(self.ends.max())
-
-    @cached_property
-    def buffers(self) -> tuple[float, ...]:
-        """Bytes of each rank's buffers for weights and gradients in transfer, (P,)."""
-        made = self.schedule
-        return footprint(made).passing if made.transfers else (0.0,) * self.setup.run.pp
-
-    @cached_property
-    def shares(self) -> tuple[tuple[tuple[int, ...], int], ...]:
-        """For each rank, the stages that it runs, and the number of microbatches for which it runs
-        them."""
-        run = self.setup.run
-        if self.passing is Passing.WEIGHTS:
-            counts = (len(range(rank, run.microbatches, run.pp)) for rank in range(run.pp))
-            return tuple((tuple(range(run.stages)), count) for count in counts)
-        return tuple((self.owned(rank), run.microbatches) for rank in range(run.pp))
 
     def owned(self, rank: int) -> tuple[int, ...]:
         """Return the stages whose weights ``rank`` keeps."""
@@ -199,7 +169,8 @@ class PredictedStep:
         ``of_stage``: one value per stage, for one microbatch.
         """
         values = [*of_stage]
-        return np.array([n * sum(values[s] for s in stages) for stages, n in self.shares])
+        count, ranks = self.setup.run.microbatches, range(self.setup.run.pp)
+        return np.array([count * sum(values[s] for s in self.owned(rank)) for rank in ranks])
 
     @property
     def work(self) -> FloatArray:
@@ -255,7 +226,7 @@ class PredictedStep:
     def communication(self) -> dict[str, Traffic]:
         """Time of messages per step by kind (``tp``, ``cp``, ``ep``, ``etp``, ``dp``, ``pp``), each
         for the rank on which it takes longest. Kinds that are not used are left out."""
-        ranks = [self._sent(*share) for share in self.shares]
+        ranks = [self._sent(rank) for rank in range(self.setup.run.pp)]
         seen = [group for group in Group if any(group in each for each in ranks)]
         found = {str(g): _longest(each[g] for each in ranks if g in each) for g in seen}
         dp = _longest(self.averaging)
@@ -265,34 +236,27 @@ class PredictedStep:
             found["pp"] = self._sends()
         return found
 
-    def _sent(self, stages: tuple[int, ...], microbatches: int) -> dict[Group, Traffic]:
-        """Return the times per step of one rank's messages within its tensor, context and expert
-        parallel groups.
-
-        ``stages``: the stages that the rank runs, for ``microbatches`` microbatches each.
-        """
+    def _sent(self, rank: int) -> dict[Group, Traffic]:
+        """Return the times per step of a rank's messages within its tensor, context and expert
+        parallel groups."""
         found: dict[Group, Traffic] = {}
-        for times, count in (each for s in stages for each in self.layers[s]):
+        for times, count in (each for s in self.owned(rank) for each in self.layers[s]):
             for group, sent in times.traffic.items():
-                found[group] = found.get(group, Traffic()).plus(sent, count * microbatches)
+                found[group] = found.get(group, Traffic()).plus(
+                    sent, count * self.setup.run.microbatches
+                )
         return found
 
     def _sends(self) -> Traffic:
         """Return the time per step of messages between pipeline ranks.
 
-        The total is that of the rank on which it is longest: for activations, the time of the
-        messages in both directions between the rank's stages and the stages that follow them; for
-        passed weights, the time of all messages that the rank sends. The exposed part is the
-        increase of the makespan in comparison with messages that take no time.
+        The total is that of the rank on which it is longest: the time of the messages in both
+        directions between the rank's stages and the stages that follow them. The exposed part is
+        the increase of the makespan in comparison with messages that take no time.
         """
-        run, profile, timing = self.setup.run, self.profile, self.schedule.known_timing
+        run, profile = self.setup.run, self.profile
         free = _ends(_simulated(self.schedule, replace(profile, links=None))).max()
         exposed = max(0.0, float(self.makespan - free))
-        if self.passing is Passing.WEIGHTS:
-            sources = [transfer.source for transfer in self.schedule.transfers]
-            return Traffic(
-                float(np.bincount(sources, np.diff(timing.transfers)[:, 0]).max()), exposed
-            )
         owners = self.setup.owners
         each = [
             float(profile.link_delays(stage.activation_bytes or 0.0)[a, b])
@@ -307,9 +271,9 @@ class PredictedStep:
         ``compute``: time of kernels, averaged over the ranks. ``memory``: recomputation that saves
         memory, on the busiest rank. ``uneven``: compute time of the busiest rank in excess of the
         average. ``tp``, ``cp``, ``ep``, ``etp``: exposed messages of the busiest rank in these
-        groups. ``bubble``: idle time of the busiest rank until all ranks have run their ops and
-        have received passed gradients, without ``links``. ``links``: the part of this idle time
-        that messages between stages cause. ``dp``: exposed averaging of gradients. ``step``: the
+        groups. ``bubble``: idle time of the busiest rank until all ranks have run their ops,
+        without ``links``. ``links``: the part of this idle time that messages between stages cause.
+        ``dp``: exposed averaging of gradients. ``step``: the
         optimizer step and the host's fixed overhead.
         """
         work, sent = self.work, self.communication
@@ -345,11 +309,5 @@ def _simulated(like: Schedule, profile: Profile) -> Schedule:
 
 
 def _ends(schedule: Schedule) -> FloatArray:
-    """Return, for each rank, (P,), the time at which it has run its ops and, if weights are passed,
-    has received all gradients of the stages that it owns."""
-    timing = schedule.known_timing
-    ends = np.array([row[-1] if len(row) else 0.0 for row in timing.end])
-    for transfer, (_, end) in zip(schedule.transfers, timing.transfers, strict=True):
-        if transfer.kind is TransferKind.GRADIENT:
-            ends[transfer.target] = max(ends[transfer.target], end)
-    return ends
+    """Return, for each rank, (P,), the time at which it has run its ops."""
+    return np.array([row[-1] if len(row) else 0.0 for row in schedule.known_timing.end])

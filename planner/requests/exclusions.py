@@ -53,9 +53,6 @@ OPTIMIZE: Sequence[Exclusion] = (
     ("slow", NONE, "for_", (), "none with --for, got it with --for {for_}"),
     ("slow", NONE, "passing", ("weights", "auto"), ON_ONE_RANK),
 )
-PLAN: Sequence[Exclusion] = (
-    ("passing", SENT, "schedule", (), "activations with a schedule that is given, got {passing}"),
-)
 COMPARE: Sequence[Exclusion] = (
     ("placement", NONE, "no_optimizer", (), "none with --no-optimizer: each family has its own"),
 )

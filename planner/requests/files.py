@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pipeloom.ir.errors import InputError
 
 from .fields import Request, option, place
-from .kinds import COUNT, MICROBATCHES, Kind, choice, stages, typed
+from .kinds import COUNT, Kind, choice, stages, typed
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # repeated here, as importing the exporters would load NumPy for every --help
 FORMATS = ("torch-csv", "torchtitan", "torchtitan-toml", "megatron-layout")
-READ_BACK = ("torch-csv", "megatron-layout")
+READ_BACK = ("torch-csv",)
 
 
 def _tied(text: str) -> list[int]:
@@ -73,8 +73,6 @@ class ImportRequest(Request):
     profile: ProfileLike | ProfileSource = option("PROFILE", required=True)
     """profile with times and sizes of the stages"""
     _: KW_ONLY
-    microbatches: int | None = option("M", MICROBATCHES, names=("-m", "--microbatches"))
-    """microbatches of an iteration; required for a layout, which does not contain their number"""
     partition: CutLike | None = option("HOW")
     """how to cut a profile's layers into stages: balanced (the default) makes the longest stage as
     short as possible, even gives each stage the same number of blocks; or a schedule file, whose

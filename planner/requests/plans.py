@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..inputs.words import size_in
 from .fields import Request, option, place
-from .kinds import AMOUNT, COUNT, SECONDS, Kind, choice, typed
+from .kinds import AMOUNT, COUNT, SECONDS, Kind, typed
 from .search import WORKERS, Limited
 
 if TYPE_CHECKING:
@@ -140,9 +140,6 @@ class PlanRequest(Limited, OnDevices):
     """a family such as zb-h1; any schedule by default"""
     headroom: float | str | None = option("X", Kind(size_in))
     """memory to leave free on each device, such as 4GB; none by default"""
-    passing: str = option(kind=choice("activations", "weights", "auto"), default="activations")
-    """what ranks send: activations (the default; each stage stays on its rank), weights (each
-    microbatch stays on its rank), or the better of both (auto)"""
     workers: int | None = option("N", WORKERS, group=SEARCH)
     """processes that solve configurations (with --scale, numbers of GPUs) in parallel and share the
     cores; by default 1, which uses only this process, and with --scale one for every two cores"""
@@ -159,7 +156,5 @@ class PlanRequest(Limited, OnDevices):
     scale: Sequence[int] = option(
         "N,N,...", Kind(_scale), default=(), action="merge", group=SCALING
     )
-    """numbers of GPUs, instead of --gpus: find the best plan for each of them"""
-    scaling: str | None = option(kind=choice("weak", "strong"), group=SCALING)
-    """weak (the default): --global-batch is for the smallest number of GPUs and grows in proportion
-    to it; strong: --global-batch is the same for all numbers of GPUs"""
+    """numbers of GPUs, instead of --gpus: find the best plan for each of them; --global-batch is
+    for the smallest number of GPUs and grows in proportion to it"""

@@ -6,7 +6,7 @@ The arguments are those of the lower bounds (:class:`pipeloom.solver.core.bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
@@ -30,17 +30,6 @@ from pipeloom.solver.core.tolerances import ROUNDING
 
 from ..inputs.documents import Document, Planned, read_schedule
 
-SEARCHED: Mapping[str, str] = {
-    "moments-tree": "a search over which of two stages on a rank begins or ends first",
-    "crossings-search": "a search over where microbatches on their way up and down meet",
-    "interleaving": "a search over which F's run before which B's, W's included",
-    "rank-orders": "a search over all orders of one rank's ops, or several ranks', any others "
-    "counted as ways",
-    "cp-sat": "CP-SAT, which left no cheaper order",
-    "milp": "the MILP, which left no cheaper order",
-}
-"""The searches that can prove a lower bound for which there is no closed-form argument, by the
-bound's name."""
 RELAXING = 3.0
 """Time limit, in seconds, of the MILP of the bound ``remat-relaxation``, whose solution shows which
 rank determines the bound."""
@@ -111,8 +100,8 @@ def why(schedule: Schedule) -> BoundReason:
     """Return the argument for the lower bound in the schedule's report; if the report has none,
     that for the best closed-form bound.
 
-    If the bound was proven by a search, the argument names the search, and the best closed-form
-    argument follows. If it was proven by a small MILP, the argument names the rank that limits
+    If the bound was proven in another way, the argument names it, and the best closed-form argument
+    follows. If it was proven by a small MILP, the argument names the rank that limits
     the cost, and the effect of more memory. Raises InfeasibleError if no schedule fits within the
     problem's memory limit.
     """
@@ -126,14 +115,11 @@ def why(schedule: Schedule) -> BoundReason:
         found = remat_relaxation(problem, objective_cost(schedule), Budget(RELAXING))
         if found is not None:
             return _reason(problem, replace(found, name=name, value=value))
-    if name not in SEARCHED or value <= reason.value:
+    if value <= reason.value:
         same = name != reason.name and value >= reason.value * (1 - ROUNDING)
         more = (f"{name}, in the report, is another proof of this",) * same
         return replace(reason, value=min(reason.value, value), words=(*reason.words, *more))
-    words = (
-        f"{duration(value)} is proven by {SEARCHED[name]}; in closed form, "
-        f"{duration(reason.value)} is"
-    )
+    words = f"{duration(value)} is proven by {name}; in closed form, {duration(reason.value)} is"
     return BoundReason(name, value, reason.rank, (words, *reason.words))
 
 

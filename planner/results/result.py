@@ -29,7 +29,6 @@ IN_ROWS = (
     "lower_bound", "least_bound", "averaging", "bubble_rate", "work_ratio", "peak_memory",
     "lower_bound_rate", "gap", "scope", "link_bytes", "balance", "assumed", "method", "bound",
 )  # fmt: skip
-ON_CLUSTER = ("step_bubble_rate", "wire_use")
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +169,14 @@ class Result(ScheduleFigures):
         or if no weights are transferred."""
         return None if self.planned is None else uncosted(self.planned)
 
+    @property
+    def notes(self) -> list[str]:
+        """Notes for a reader of the schedule's figures: that gradients are stale or transfers have
+        no cost, an assumption about its stages, and that it does not fit."""
+        assumed, excess = self.assumed, self.excess()
+        found = [transfer_note(self.schedule), assumed and f"assumed: {assumed}"]
+        return [*filter(None, found), *([f"does not fit: {excess}"] if excess else [])]
+
     @cached_property
     def document(self) -> dict[str, Any]:
         """The schedule as a JSON object, as ``optimize -o`` writes it."""
@@ -181,15 +188,11 @@ class Result(ScheduleFigures):
         more = {"least_bound": self.least_bound, "assumed": self.assumed}
         return describe(self.document) | compared | more | self.facts
 
-    def row(self, *, on_cluster: bool = False) -> dict[str, Any]:
-        """Return the values of a row in the ``--json`` output of tables.
-
-        ``on_cluster``: whether to add step time, traffic and device memory, for which the schedule
-        is compiled.
-        """
+    def row(self) -> dict[str, Any]:
+        """Return the values of a row in the ``--json`` output of tables."""
         head = {"scheme": self.scheme, "schedule": self.name, "status": self.status}
         if self.planned is not None:
-            return head | self._figures() | (self._on_cluster() if on_cluster else {})
+            return head | self._figures()
         return head | (self.infeasible.to_dict() if self.infeasible else {"reason": self.why_not})
 
     def _figures(self) -> dict[str, Any]:
@@ -204,15 +207,6 @@ class Result(ScheduleFigures):
             "placement": self.schedule.problem.placement.name,
             "solve_seconds": report.solve_seconds if report else None,
             "note": transfer_note(self.schedule),
-        }
-
-    def _on_cluster(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in ON_CLUSTER} | {
-            "step": self.step_time,
-            "traffic": self.traffic.tolist(),
-            "wire": None if self.wire is None else asdict(self.wire),
-            "memory": asdict(self.memory) | {"total": self.memory.total},
-            "over_device_memory": bool(self.over_device_memory),
         }
 
     def explain(self) -> Explanation:

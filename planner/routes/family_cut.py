@@ -19,15 +19,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-import numpy as np
-
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
-from pipeloom.solver.core.overlap_relaxation import least_times_of
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.stopping import StoppingCriterion, WorkLimit
 from pipeloom.solver.core.tolerances import CLOSED
@@ -165,44 +161,3 @@ class _FamilyCuts:
             found = carry_order(CutCandidate(problem, cut, 0.0), given.order)
             self._timed[cut] = found and replace(found, report=given.report)
         return self._timed[cut]
-
-
-def bound_from(given: Profile | LayeredProfile, chunks: int, microbatches: int) -> float:
-    """Return a lower bound on the cost of all schedules with ``chunks`` or more stages per rank,
-    where stage s is on rank s mod P.
-
-    Proof. With K P stages, the busiest rank has at least the average work, and a microbatch crosses
-    K P - 1 boundaries in each direction. More stages per rank divide the same work and add
-    boundaries, so that the bound for K is also valid for every larger number. It is valid for every
-    order of ops, as in :mod:`pipeloom.solver.partition.cut_bounds`.
-    """
-    if isinstance(given, Profile):
-        parts, cluster = given.stages, given
-    else:
-        parts, cluster = given.layers, given.cluster
-    parts = tuple(map(_least, parts))
-    work = microbatches * sum(part.t_f + part.t_b + part.t_w for part in parts) / given.ranks
-    way = sum(part.t_f + part.t_b for part in parts)
-    return max(work, way + _delays(parts, cluster, chunks))
-
-
-def _least(part: StageProfile) -> StageProfile:
-    """Return the stage or layer with lower bounds in place of its times.
-
-    They are also valid if B and W are one op, or if F and BW overlap.
-    """
-    fused = min(part.fused, part.t_b + part.t_w)
-    t_b = min(part.t_b, fused)
-    return least_times_of(replace(part, t_b=t_b, t_w=fused - t_b, t_bw=None))
-
-
-def _delays(parts: Sequence[StageProfile], cluster: Profile, chunks: int) -> float:
-    """Return a lower bound on the total delay of one microbatch's messages, over all boundaries
-    between stages and in both directions.
-
-    ``parts``: the stages or layers. ``chunks``: the number of stages per rank.
-    """
-    least = np.min([cluster.delays(size) for size in {p.activation_bytes for p in parts}], axis=0)
-    owners = np.arange(chunks * cluster.ranks) % cluster.ranks
-    there, back = least[owners[:-1], owners[1:]], least[owners[1:], owners[:-1]]
-    return float(there.sum() + back.sum())

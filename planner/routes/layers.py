@@ -117,24 +117,8 @@ def _refusal(
 
 
 def _facts(found: Partitioned, way: str, best: Schedule | None) -> dict[str, Any]:
-    searched = [
-        {
-            "placement": each.problem.placement.name,
-            "starts": list(each.cut),
-            "cost": each.cost,
-            "lower_bound": each.bound,
-        }
-        for each in found.searched
-    ]
     parts = [] if best is None else stages_of(best.problem)
-    return {
-        "partition": {
-            "way": way,
-            "parts": parts,
-            "cuts_seen": found.seen,
-            "cuts_searched": searched,
-        }
-    }
+    return {"partition": {"way": way, "parts": parts, "cuts_seen": found.seen}}
 
 
 def _placements(spec: PlacementSpec, profile: LayeredProfile, terms: Terms) -> Sequence[Placement]:

@@ -13,58 +13,56 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import counted
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
 from ..inputs.problem_setup import Terms
-from ..results.candidates import Candidate
+from ..results.candidates import COSTS_MORE, Candidate, candidates_table
 from ..results.result import OPTIMIZER, NothingFits, Result
-from ..solving.progress import Note
 from ..solving.search import Search
 from .placements import assumed_cut, best_of_placements
-from .reasons import schemes_table, sentences
-from .schemes import Activations, Scheme, schemes
+from .schemes import Scheme, schemes
 
-SHARES = {"activations": 4.0, "weights": 3.0}
-"""Relative shares of the time for the optimizer's search in each scheme; FSDP has none."""
 PLACING = 0.75
 """The part of the activations' share of time that is spent on choosing the placement. The rest is
-spent on the placement with consecutive stages on each rank, unless that was chosen."""
+spent on the placement of :func:`.in_a_row`, unless that was chosen."""
 
 
 def best_of_schemes(
     profile: Profile, terms: Terms, search: Search, *, placed: bool, copies: int | None
 ) -> Result:
-    """Return the best schedule of the scheme with the shortest step, and in words why this scheme
-    was chosen.
+    """Return the best schedule of the scheme with the shortest step. The result's candidates are
+    the schemes, each with its step time or the reason why it does not fit.
 
     ``placed``: whether the placement of stages is chosen as well, as ``--passing activations``
-    does; otherwise consecutive stages are on each rank. ``copies``: the maximum number of copies of
-    the weights in such placements; None means 2 if it can be checked that two fit, else 1. Raises
-    NothingFits, and InputError if the profile lacks links or sizes of messages.
+    does; otherwise it is that of :func:`.in_a_row`. ``copies``: the maximum number of copies of the
+    weights in such placements; None means 2 if it can be checked that two fit, else 1. Raises
+    NothingFits, and InputError if there is not one stage per rank, or if the profile lacks links or
+    sizes of messages.
     """
     if (lacking := missing_sizes(profile)) and profile.ranks > 1:
         raise InputError(
             f"{terms.where}: {lacking[0]}: missing; expected it with --passing auto, which "
             "compares the times of messages"
         )
+    if profile.num_stages != profile.ranks:
+        raise InputError(
+            f"{terms.where}: stages: expected {profile.ranks}, one per rank, with --passing auto, "
+            f"got {profile.num_stages}"
+        )
     rows = compare_schemes(profile, terms, search, placed=placed, copies=copies)
     best = rows[0] if rows[0].why_not is None else None
-    reasons, candidates = sentences(rows, best), tuple(_candidate(row, best) for row in rows)
-    words = "\n".join([schemes_table(rows, best), "", *reasons])
-    schemes = [row.row(on_cluster=True) | {"why_not": row.why_not} for row in rows]
-    facts = {"choice": {"schemes": schemes, "reasons": reasons}}
+    candidates = tuple(_candidate(row, best) for row in rows)
+    words = candidates_table("scheme", candidates)
     if best is None:
-        raise NothingFits("no scheme fits", words, candidates, facts=facts)
+        raise NothingFits("no scheme fits", words, candidates)
     return replace(
         best,
         name=OPTIMIZER,
         candidates=candidates,
         assumed=assumed_cut(profile, best.schedule),
-        facts=facts,
         words=words,
         step=best.step_time,
         stopped=search.stopped,
@@ -78,31 +76,10 @@ def missing_sizes(profile: Profile) -> list[str]:
     return (["links"] if profile.links is None else []) + lacking
 
 
-def tell_missing(profile: Profile, lacking: Sequence[str], search: Search, where: str) -> None:
-    """Send a note to the listener of ``search`` on keys that the profile lacks, and on what is
-    assumed instead.
-
-    ``lacking``: the keys. ``where``: the profile's name in messages. There is no note if
-    ``lacking`` is empty or the profile has a single rank.
-    """
-    if lacking and profile.ranks > 1:
-        search.progress(Note(f"note: {where}: no {', '.join(lacking)}: {_assumed(profile)}"))
-
-
-def _assumed(profile: Profile) -> str:
-    """Return, in words, what is assumed about messages, given that the profile lacks their sizes or
-    the links."""
-    if profile.t_comm is not None and profile.links is None:
-        return "each message counts as t_comm, whatever its size"
-    if profile.links is None:
-        return "messages take no time, and the answer may be another where they do"
-    return "messages of unknown size count as empty, and the answer may be another with them"
-
-
 def _candidate(row: Result, best: Result | None) -> Candidate:
     is_best = best is not None and row.scheme == best.scheme
     step = None if row.planned is None else row.step_time
-    return Candidate(row.scheme, step, None, None if is_best else row.why_not or "takes longer")
+    return Candidate(row.scheme, step, None, None if is_best else row.why_not or COSTS_MORE)
 
 
 def compare_schemes(
@@ -123,21 +100,18 @@ def compare_schemes(
     tried.
     """
     posed, rows = schemes(profile, terms), list[Result]()
-    whole = sum(SHARES.get(scheme.name, 0.0) for scheme in posed)
-    built = [_evaluated(each.name, each.built(), search.options.should_stop) for each in posed]
+    whole, stop = sum(scheme.share for scheme in posed), search.options.should_stop
+    built = [_evaluated(each.name, each.built(each.problem), stop) for each in posed]
     for scheme, found in zip(posed, built, strict=True):
-        share, refusal = SHARES.get(scheme.name, 0.0) / whole, None
+        share, refusal = scheme.share / whole, None
         if share and not search.stopped:
-            placing = placed and isinstance(scheme, Activations)
+            placing = placed and not _by_step(scheme.problem)
             place = partial(_placed, terms, copies) if placing else None
             try:
                 found.extend(_searched(scheme, found, search.share(share), place))
             except (InfeasibleError, InputError) as error:
                 refusal = str(error)
         rows.append(_row(scheme.name, found, refusal))
-    if profile.num_stages < profile.ranks:
-        few = f"{counted(profile.num_stages, 'stage')} cannot fill {counted(profile.ranks, 'rank')}"
-        rows.append(Result("activations", why_not=few))
     rows.sort(key=_order)
     if (best := rows[0]).why_not is None:
         rows[0] = Result(best.name, certified(best.schedule), scheme=best.scheme)
@@ -199,7 +173,7 @@ def _searched(
     room, found = problem.memory_limit, list[Result]()
     if built and problem.profile.device_memory is not None:
         room = max((one.room() for one in built), key=min)
-    if place is not None and problem.stages % problem.ranks == 0:
+    if place is not None:
         with suppress(InfeasibleError):  # reported by the search below
             schedule = place(search, replace(problem, memory_limit=room))
             found = _evaluated(scheme.name, [schedule])
@@ -207,16 +181,20 @@ def _searched(
                 return found
         search = search.share(1 - PLACING)
 
-    def solve(one: Problem) -> Schedule:
-        by_step = one.placement.passing is Passing.WEIGHTS
-        return search.run(one, scheme.name, by_step=by_step)
-
+    by_step = _by_step(problem)  # the optimizer then divides device memory itself
+    own = problem if by_step else replace(problem, memory_limit=room)
     try:
-        return found + _evaluated(scheme.name, scheme.optimized(solve, room))
+        schedule = search.run(own, scheme.name, by_step=by_step)
     except InfeasibleError as error:
         if error.device or room == problem.memory_limit:
             raise
         return found  # not enough device memory, which the candidates in ``built`` report
+    return found + _evaluated(scheme.name, [schedule])
+
+
+def _by_step(problem: Problem) -> bool:
+    """Return whether schedules are compared by step time, because weights are passed."""
+    return problem.placement.passing is Passing.WEIGHTS
 
 
 def _row(scheme: str, candidates: Sequence[Result], refusal: str | None) -> Result:

@@ -4,7 +4,7 @@ placements."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.optimize import Solving
@@ -29,10 +30,6 @@ from ..results.candidates import COSTS_MORE, Candidate, candidates_table, over_a
 from ..results.result import OPTIMIZER, NothingFits, Result
 from ..solving.progress import Searching
 from ..solving.search import Search
-
-BARELY = 1.0
-"""Seconds. If a placement that may still be the best was searched for less than this, it is
-reported as barely searched."""
 
 
 def one_placement(
@@ -136,38 +133,13 @@ def assumed_cut(profile: Profile, made: Schedule) -> str | None:
     )
 
 
-class PlacementSearch(Solving):
-    """The optimizer's solve for one placement.
-
-    ``told``: called with the solve's schedule when the search is complete.
-    """
-
-    told: Callable[[Schedule], None]
-
-    def begin(self, seconds: float) -> Schedule:
-        return self._tell(super().begin(seconds))
-
-    def run(self, seconds: float) -> Schedule:
-        return self._tell(super().run(seconds))
-
-    def _tell(self, schedule: Schedule) -> Schedule:
-        if self.done:
-            self.told(schedule)
-        return schedule
-
-
-def _search_at(search: Search, problem: Problem, name: str) -> PlacementSearch:
+def _search_at(search: Search, problem: Problem, name: str) -> Solving:
     """Return the solve for one placement. It reports its progress to the listener of ``search``."""
 
-    def told(schedule: Schedule) -> None:
-        ending = "stopped" if search.stopped else "work is done"
-        search.progress(Searching.ended(name, schedule, ending))
+    def told(now: Progress) -> None:
+        search.progress(Searching(name, now))
 
-    made = PlacementSearch.of(
-        problem, search.options, progress=lambda now: search.progress(Searching(name, now))
-    )
-    made.told = told
-    return made
+    return Solving.of(problem, search.options, progress=told)
 
 
 def tried_placements(
@@ -186,7 +158,10 @@ def _tried(
     one: TriedPlacement, best: Schedule | None, cost: float, cuts: list[str] | None
 ) -> Candidate:
     is_best = best is not None and one.name == best.problem.placement.name
-    reason = one.why_not or _little_searched(one, cost) or COSTS_MORE
+    reason = one.why_not or COSTS_MORE
+    if one.why_not is None and one.schedule is None:
+        beaten = one.bound is not None and one.bound >= cost * (1 - CLOSED)
+        reason = f"not searched: {'cannot be shorter' if beaten else 'the search ended before'}"
     return Candidate(
         one.name,
         None if one.schedule is None else one.cost,
@@ -196,17 +171,3 @@ def _tried(
         one.note or None,
         None if cuts is None else cuts.count(one.name),
     )
-
-
-def _little_searched(tried: TriedPlacement, best: float) -> str | None:
-    """Return, in words, that a placement was not searched or barely searched; None if it was
-    searched enough.
-
-    ``best``: the cost of the result.
-    """
-    beaten = tried.bound is not None and tried.bound >= best * (1 - CLOSED)
-    if tried.schedule is None:
-        return f"not searched: {'cannot be shorter' if beaten else 'the search ended before'}"
-    left = not (beaten or tried.done or tried.cost == best)
-    barely = tried.seconds is not None and tried.seconds < BARELY
-    return "barely searched" if left and barely else None

@@ -1,9 +1,8 @@
 """``optimize --for``: the best schedule that another training system can run.
 
 Megatron-LM runs 1F1B, or interleaved 1F1B with K stages per rank, on any layout
-(``--pipeline-model-parallel-layout``). torchtitan runs the classes of torch.distributed.pipelining,
-of which GPipe, 1F1B and Interleaved1F1B run exactly the ops of the families here. From a CSV file
-it runs any order of F, B, W and BW, with stages placed round-robin or as a V.
+(``--pipeline-model-parallel-layout``). torchtitan runs any order of F, B, W and BW from a CSV file,
+with stages placed round-robin or as a V.
 """
 
 from __future__ import annotations
@@ -24,35 +23,24 @@ from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.stopping import FirstOf
 from pipeloom.solver.families import build_family
-from pipeloom.solver.partition.candidate_pool import Way
-from pipeloom.solver.placement.search import CUTS, cuts, overfull
+from pipeloom.solver.placement.search import cuts, overfull
 
 from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import Terms
 from ..results.candidates import COSTS_MORE, Candidate, candidates_table, over_all
 from ..results.result import OPTIMIZER, NothingFits, Result
 from ..solving.search import Search
-from .family_cut import best_family_cut, bound_from
-from .layers import best_of_cuts, stages_of, stages_table
-from .placements import assumed_cut, best_of_placements, one_placement
-
-OWN_SHARE = 0.1
-"""Share of the time for a system's own schedules, if the system also runs any other order of
-ops."""
-INTERLEAVED, V = "interleaved-1f1b", "v"
+from .family_cut import best_family_cut
+from .layers import stages_of, stages_table
+from .placements import assumed_cut
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A training system, with the schedules that it can run.
-
-    Its own schedules are those of ``families``, which have one stage per rank and an order of ops
-    that does not depend on the cut, and interleaved 1F1B. ``kinds``: the kinds of placements that
-    it supports. ``any_order``: whether it also runs any other order of F, B, W and BW.
-    """
+    """A training system. ``kinds``: the kinds of placements that it supports. ``any_order``:
+    whether it runs any order of F, B, W and BW; otherwise it runs 1F1B and interleaved 1F1B."""
 
     name: str
-    families: tuple[str, ...]
     kinds: tuple[PlacementKind, ...]
     any_order: bool
 
@@ -123,63 +111,6 @@ class System:
         part = {LayerKind.HEAD: LayerKind.LOSS}
         return part.get(before, before) is part.get(after, after) is not LayerKind.BLOCK
 
-    def plans(
-        self,
-        given: Profile | LayeredProfile,
-        terms: Terms,
-        spec: PlacementSpec,
-        options: SolveOptions,
-    ) -> list[Result]:
-        """Return a result for each kind of the system's own schedules with the placement ``spec``.
-
-        A result has the best schedule of its kind, or the reason why there is none. If the system
-        runs any order of ops, these searches together get the share :data:`OWN_SHARE` of the time;
-        otherwise all of it.
-        """
-        budget = options.budget.share(OWN_SHARE if self.any_order else 1.0)
-        names = self._names(given, terms.microbatches, spec)
-        found: list[Result] = []
-        for at, (name, chunks) in enumerate(names):
-            each, beat = budget.part(len(names) - at), min(map(_cost, found), default=inf)
-            search = {"stop": FirstOf(each, options.should_stop), "work": each.work, "beat": beat}
-            found.append(_plan(name, given, chunks, terms, search))
-            budget.work.spend(each.work.used)
-        return found
-
-    def _names(
-        self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
-    ) -> list[tuple[str, int]]:
-        """Return the system's own schedules with the placement ``spec``, as pairs: the name, and
-        the number of stages per rank."""
-        return [
-            (name, chunks)
-            for chunks in _chunks(given, microbatches, spec)
-            for name in (self.families if chunks == 1 else [f"{INTERLEAVED}:{chunks}"])
-            if spec.name == AUTO or (spec.chunks == chunks and spec.name != V)
-        ]
-
-    def unsearched(
-        self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
-    ) -> list[Result]:
-        """Return a list with one result: a lower bound for schedules with more stages per rank than
-        are searched. The list is empty if there are no such schedules.
-
-        A profile by stages can be cut evenly into any number of stages up to its ``max_stages``.
-        For a profile by layers, there are such schedules only if the system runs any order of ops.
-        """
-        more = max(CUTS) + 1
-        if isinstance(given, Profile):
-            most = given.max_stages
-            there = _is_cut(given) and (most is None or most >= more * given.ranks)
-        else:
-            there = self.any_order and _most(given) >= more
-        runs = self.any_order or microbatches % given.ranks == 0
-        if spec.name != AUTO or not there or not runs:
-            return []
-        what = f"any order, {PlacementKind.INTERLEAVED.value}" if self.any_order else INTERLEAVED
-        bound = bound_from(given, more, microbatches)
-        return [Result(f"{what}:{more} or more", lower_bound=bound, why_not="not searched")]
-
 
 def _one_alone(profile: Profile) -> Profile:
     """Return the profile; if it has a single rank, with ``max_stages`` set to 1, as no system runs
@@ -194,8 +125,8 @@ def _chunks(
 
     A profile with several stages per rank keeps their number. For other profiles it is the number
     that ``spec`` requests. If it requests none, stages are cut into the numbers of :func:`.cuts`;
-    layers are cut into all possible numbers or, if interleaved 1F1B is impossible because P does
-    not divide ``microbatches``, into those of :data:`.CUTS`.
+    layers are cut into all possible numbers or, if P does not divide ``microbatches``, so that
+    interleaved 1F1B is impossible, into one.
     """
     if isinstance(given, Profile) and not _is_cut(given):
         return (given.num_stages // given.ranks,)
@@ -203,9 +134,8 @@ def _chunks(
         return (spec.chunks,)
     if isinstance(given, Profile):
         return cuts(given)
-    if microbatches % given.ranks:
-        return CUTS
-    return range(1, max(1, _most(given)) + 1)
+    most = 1 if microbatches % given.ranks else _most(given)
+    return range(1, max(1, most) + 1)
 
 
 def _is_cut(profile: Profile) -> bool:
@@ -219,10 +149,65 @@ def _most(layers: LayeredProfile) -> int:
     return min(pieces, layers.cluster.max_stages or pieces) // layers.ranks
 
 
-def _plan(
-    name: str, given: Profile | LayeredProfile, chunks: int, terms: Terms, search: dict[str, Any]
+def best_for(
+    system: System,
+    given: Profile | LayeredProfile,
+    terms: Terms,
+    search: Search,
+    spec: PlacementSpec,
 ) -> Result:
-    if name.startswith(INTERLEAVED) and terms.microbatches % given.ranks:
+    """Return the best schedule of 1F1B and interleaved 1F1B, for a system that runs no other order
+    of ops. Raises NothingFits if no schedule fits."""
+    if isinstance(given, Profile) and spec.name != AUTO:
+        spec.place(given, terms.where)  # refuses another number of stages
+    plans = _plans(given, terms, spec, search.options)
+    best = min(plans, key=_cost)
+    candidates = tuple(_candidate(one, best) for one in plans)
+    table, facts = candidates_table("schedule", candidates), dict[str, Any]()
+    if best.planned is None:
+        raise NothingFits(f"no schedule of {system.name} fits", table, candidates)
+    bound = min(one.lower_bound for one in plans if one.lower_bound is not None)
+    covers = f"all {system.name} schedules of these kinds"
+    words = [f"{table}\n{over_all(covers, best.schedule, bound)}"]
+    if isinstance(given, LayeredProfile):
+        words = [stages_table(best.schedule), *words]
+        facts = {"partition": {"parts": stages_of(best.schedule.problem)}}
+    else:
+        words.append(f"note: a {system.name} layout needs a profile by layers (profile --layers)")
+    return replace(
+        best,
+        name=OPTIMIZER,
+        scheme=OPTIMIZER,
+        lower_bound=bound,
+        bound=covers,
+        candidates=candidates,
+        assumed=None if isinstance(given, LayeredProfile) else assumed_cut(given, best.schedule),
+        facts=facts,
+        words="\n\n".join(words),
+        stopped=search.stopped,
+    )
+
+
+def _plans(
+    given: Profile | LayeredProfile, terms: Terms, spec: PlacementSpec, options: SolveOptions
+) -> list[Result]:
+    """Return a result for 1F1B, and for interleaved 1F1B with each number of stages per rank, with
+    the placement ``spec``: the best schedule, or the reason why there is none."""
+    budget, found = options.budget, list[Result]()
+    tried = _chunks(given, terms.microbatches, spec)
+    for at, chunks in enumerate(tried):
+        each, beat = budget.part(len(tried) - at), min(map(_cost, found), default=inf)
+        search = {"stop": FirstOf(each, options.should_stop), "work": each.work, "beat": beat}
+        found.append(_plan(given, chunks, terms, search))
+        budget.work.spend(each.work.used)
+    return found
+
+
+def _plan(
+    given: Profile | LayeredProfile, chunks: int, terms: Terms, search: dict[str, Any]
+) -> Result:
+    name = "1f1b" if chunks == 1 else f"interleaved-1f1b:{chunks}"
+    if chunks > 1 and terms.microbatches % given.ranks:
         return Result(name, why_not=f"needs a multiple of {given.ranks} microbatches")
     if isinstance(given, LayeredProfile):
         return best_family_cut(name, given, chunks * given.ranks, terms, **search)
@@ -239,91 +224,14 @@ def _cost(plan: Result) -> float:
     return inf if plan.planned is None else plan.cost
 
 
-def best_for(
-    system: System,
-    given: Profile | LayeredProfile,
-    terms: Terms,
-    search: Search,
-    spec: PlacementSpec,
-) -> Result:
-    """Return the best of the system's own schedules and, if the system runs any order of ops, of
-    the optimizer's schedules for the placements that the system supports.
-
-    The lower bound covers all schedules that the system runs, even those that are not searched.
-    Raises NothingFits if no schedule fits.
-    """
-    plans = system.plans(given, terms, spec, search.options)
-    unsearched = system.unsearched(given, terms.microbatches, spec)
-    free, first = None, list[Result]()
-    if system.any_order:
-        free = _any_order(given, terms, search, spec)
-        name = f"any order, best: {free.schedule.problem.placement.name}"
-        first = [Result(name, free.schedule, lower_bound=free.least_bound)]
-    compared = [*first, *plans, *unsearched]
-    best = min(compared, key=_cost)
-    candidates = tuple(_candidate(one, best) for one in compared)
-    table = candidates_table("schedule", candidates)
-    if best.planned is None:
-        raise _nothing_fits(system, candidates, table)
-    bounded = [*(first or plans), *unsearched]  # first[0]'s bound also covers plans
-    bound = min(one.lower_bound for one in bounded if one.lower_bound is not None)
-    covers = f"all schedules that {system.name} runs"
-    loose = best.cost > bound and any(one.lower_bound == bound for one in unsearched)
-    note = " (more stages per rank were not searched)" * loose
-    words = [f"{table}\n{over_all(covers, best.schedule, bound, note)}"]
-    facts: dict[str, Any] = {"for": system.name}
-    assumed = None
-    if free is not None and best is first[0]:
-        words, facts = [free.words, *words], free.facts | facts
-    elif isinstance(given, LayeredProfile):
-        words = [stages_table(best.schedule), *words]
-        facts |= {"partition": {"parts": stages_of(best.schedule.problem)}}
-    if isinstance(given, Profile):
-        assumed = assumed_cut(given, best.schedule)
-        if not system.any_order:
-            words.append(
-                f"note: a {system.name} layout needs a profile by layers (profile --layers)"
-            )
-    return replace(
-        best,
-        name=OPTIMIZER,
-        scheme=OPTIMIZER,
-        lower_bound=bound,
-        bound=covers,
-        candidates=candidates,
-        assumed=assumed,
-        facts=facts,
-        words="\n\n".join(filter(None, words)),
-        stopped=search.stopped,
-    )
-
-
-def _nothing_fits(system: System, candidates: Sequence[Candidate], table: str) -> NothingFits:
-    proven = all(one.lower_bound is None for one in candidates)
-    which = f"that {system.name} runs" if proven else f"found that {system.name} runs and"
-    return NothingFits(f"nothing {which} fits", table, candidates, facts={"for": system.name})
-
-
 def _candidate(one: Result, best: Result) -> Candidate:
     if one.planned is None:
         return Candidate(one.name, None, one.lower_bound, one.refusal)
     return Candidate(one.name, one.cost, one.lower_bound, None if one is best else COSTS_MORE)
 
 
-def _any_order(
-    given: Profile | LayeredProfile, terms: Terms, search: Search, spec: PlacementSpec
-) -> Result:
-    if isinstance(given, LayeredProfile):
-        return best_of_cuts(given, terms, search, spec, Way.JOINT)
-    if spec.name == AUTO:
-        return best_of_placements(given, terms, search, 1)
-    return one_placement(given, terms, search, spec)
-
-
 ROUND = (PlacementKind.LINEAR, PlacementKind.INTERLEAVED)
 SYSTEMS = {
-    "megatron": System("Megatron", ("1f1b",), ROUND, any_order=False),
-    "torchtitan": System(
-        "torchtitan", ("gpipe", "1f1b"), (*ROUND, PlacementKind.V), any_order=True
-    ),
+    "megatron": System("Megatron", ROUND, any_order=False),
+    "torchtitan": System("torchtitan", (*ROUND, PlacementKind.V), any_order=True),
 }

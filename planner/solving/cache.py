@@ -86,24 +86,19 @@ def _checked(entry: dict[str, Any], key: str) -> tuple[Schedule, dict[str, Any]]
     ``entry``: the JSON object in the file. ``key``: the key that the entry must have. Raises
     InputError with the first fault found.
     """
-    content = {name: entry.get(name) for name in ("key", "schedule", "facts")}
-    document, facts = content["schedule"], content["facts"]
-    if entry.get("format") != FORMAT or entry.get("version") != VERSION:
-        raise InputError(f"expected version {VERSION} of {FORMAT}")
-    if not (isinstance(document, dict) and isinstance(facts, dict)):
-        raise InputError("expected a schedule and facts in it")
+    content: dict[str, Any] = {name: entry.get(name) for name in ("key", "schedule", "facts")}
     if entry.get("digest") != digest(content):
         raise InputError("its digest does not fit: it was damaged or changed")
     if content["key"] != key:
         raise InputError("it answers another question")
-    violations = verify_schedule(document)
+    violations = verify_schedule(content["schedule"])
     if violations:
         raise InputError(f"its schedule is not valid: {violations[0]}")
-    schedule = parse_schedule(document, "schedule")
+    schedule = parse_schedule(content["schedule"], "schedule")
     known = schedule.report.lower_bound if schedule.report else None
     if known is None or known < lower_bound(schedule.problem).value * SAME:
         raise InputError("its lower bound is weaker than the one at hand")
-    return schedule, facts
+    return schedule, content["facts"]
 
 
 def digest(words: dict[str, Any]) -> str:

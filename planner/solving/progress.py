@@ -9,12 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from pipeloom.ir.model.schedule import Schedule
     from pipeloom.solver.core.progress import Progress
-
-
-PROVEN = 1e-6
-"""Maximum gap at which a schedule counts as optimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +30,12 @@ class Searching:
 
     ``name``: what is searched; empty if there is only one search. ``now``: the best schedule's
     cost, the lower bound and the seconds spent so far. ``by_step``: whether schedules are compared
-    by step time in steady state; otherwise they are compared by the objective. ``ending``: why the
-    search has ended, or ``optimal``; empty while it goes on.
+    by step time in steady state; otherwise they are compared by the objective.
     """
 
     name: str
     now: Progress
     by_step: bool = False
-    ending: str = ""
-
-    @classmethod
-    def ended(
-        cls, name: str, schedule: Schedule, ending: str, last: Progress | None = None
-    ) -> Searching:
-        """Return the event at the end of a search.
-
-        ``schedule``: the search's result. ``ending``: why it has ended; if the result is proven
-        optimal, the event says ``optimal`` instead. ``last``: the last progress that the search
-        reported, if schedules were compared by step time; else None.
-        """
-        from pipeloom.ir.model.schedule import Status, gap_between
-        from pipeloom.solver.core.progress import Progress
-
-        report, timing = schedule.known_report, schedule.known_timing
-        seconds, proven = report.solve_seconds or 0.0, report.status is Status.OPTIMAL
-        cost, bound = timing.cost(schedule.problem.objective), report.lower_bound or 0.0
-        now = Progress(seconds, cost, bound, gap_between(cost, bound), report.method)
-        if last is not None and last.incumbent is not None:
-            now = replace(last, seconds=seconds)
-            proven = (now.gap or 0.0) <= PROVEN
-        return cls(name, now, last is not None, "optimal" if proven else ending)
 
     def __str__(self) -> str:
         from pipeloom.ir.units import duration
@@ -72,11 +43,11 @@ class Searching:
 
         now = self.now
         head = f"{self.name + ': ' if self.name else ''}{now.seconds:6.1f} s  "
-        if now.incumbent is None or not (self.ending or now.built):
+        if now.incumbent is None or not now.built:
             return f"{head}looking for a first schedule"
         cost = f"{'step' if self.by_step else 'best'} {duration(now.incumbent)}"
-        gap, words = percent(now.gap or 0.0), self.ending or now.method or ""
-        return f"{head}{cost}  bound {duration(now.bound)}  gap {gap}  {words}".rstrip()
+        gap, method = percent(now.gap or 0.0), now.method or ""
+        return f"{head}{cost}  bound {duration(now.bound)}  gap {gap}  {method}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)

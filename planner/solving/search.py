@@ -50,26 +50,11 @@ class Search:
         progress is reported. Raises the optimizer's errors, such as InfeasibleError.
         """
         tell = unheard if self.stopped else self.progress
-        last: list[Progress] = []
 
         def told(now: Progress) -> None:
-            last[:] = [now]
             tell(Searching(name, now, by_step))
 
-        schedule = optimize(problem, self.options, progress=told, by_step=by_step, start=start)
-        latest = last[0] if by_step and last else None
-        tell(Searching.ended(name, schedule, self._ending(schedule), latest))
-        return schedule
-
-    def _ending(self, schedule: Schedule) -> str:
-        """Return, in words, why a search has ended that has not proven its schedule optimal."""
-        if self.stopped:
-            return "stopped"
-        if self.options.work_limit is not None:
-            return "work is done"
-        seconds = schedule.report.solve_seconds if schedule.report else None
-        early = seconds is not None and seconds < self.options.time_limit
-        return "nothing better found" if early else "time is up"
+        return optimize(problem, self.options, progress=told, by_step=by_step, start=start)
 
 
 def memory_held(schedule: Schedule) -> Sequence[float]:

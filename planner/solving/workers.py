@@ -1,9 +1,9 @@
 """Worker processes that run solves: on this machine, or on the workers of a Dask cluster.
 
-Both kinds are used through ``concurrent.futures.Executor``. If a worker is lost, its task is run
-again: on this machine by a new pool of processes, on a cluster by the scheduler. Worker processes
-end with the process that started them, however that process ends. A result depends only on its
-task, so that with a work limit results are the same on every machine.
+Both kinds are used through ``concurrent.futures.Executor``. If a worker of a cluster is lost, the
+scheduler runs its task again; if one of this machine is lost, the run fails. Worker processes end
+with the process that started them, however that process ends. A result depends only on its task, so
+that with a work limit results are the same on every machine.
 """
 
 from __future__ import annotations
@@ -12,11 +12,17 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
 from concurrent.futures.process import ProcessPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from ctypes import c_int
-from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context, parent_process
 from socket import create_connection
@@ -27,11 +33,10 @@ from urllib.parse import urlsplit
 
 from pipeloom import __version__
 from pipeloom.ir.errors import InputError, PipeloomError, in_brief
-from pipeloom.ir.units import counted
 from pipeloom.solver.core.options import LEAST_WORKERS, THREADS, cores
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
-from .progress import Finished, Listener, Note, unheard
+from .progress import Finished, Listener, unheard
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -39,8 +44,6 @@ Stop = Callable[[], None]
 """A function that asks all workers to stop."""
 
 POLL, CONNECT_SECONDS = 0.1, 5
-MOST_LOSSES = 3
-"""Maximum number of consecutive process pools that may break without having returned a result."""
 GO_ON, STOP, LEAVE = range(3)
 """Values of the flag that worker processes share with their parent. At ``STOP``, a solve returns
 its best result so far; at ``LEAVE``, its result is no longer needed and the process exits."""
@@ -53,7 +56,7 @@ class _NotBegunError(Exception):
 
 
 class LostWorkersError(PipeloomError):
-    """An error: worker processes were lost repeatedly, or the scheduler was lost."""
+    """An error: a worker process or the scheduler was lost."""
 
     exit_code = 1
 
@@ -64,21 +67,22 @@ def processes_here() -> int:
     return max(1, cores() // LEAST_WORKERS)
 
 
-@dataclass(frozen=True, slots=True)
-class Workers:
+class Workers(ExitStack):
     """Processes that run tasks: ``processes`` of them on this machine, or the workers of the Dask
     scheduler at the address ``scheduler``.
 
-    Raises InputError if ``processes`` is below 1, and in :meth:`run` if the scheduler cannot be
-    reached.
+    A context manager: the processes begin with the first call of :meth:`run` that needs them, and
+    end with the context: after they have finished their tasks or, if an exception leaves the
+    context, immediately. Raises InputError if ``processes`` is below 1, and in :meth:`run` if the
+    scheduler cannot be reached.
     """
 
-    processes: int = 1
-    scheduler: str | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.processes, int) or self.processes < 1:
-            raise InputError(f"workers: expected a whole number from 1 on, got {self.processes!r}")
+    def __init__(self, processes: int = 1, scheduler: str | None = None) -> None:
+        super().__init__()
+        if not isinstance(processes, int) or processes < 1:
+            raise InputError(f"workers: expected a whole number from 1 on, got {processes!r}")
+        self.processes, self.scheduler = processes, scheduler
+        self._begun: tuple[Executor, Stop] | None = None
 
     def spread(self, tasks: int) -> bool:
         """Return whether this number of tasks is run in other processes; otherwise they are run one
@@ -96,80 +100,36 @@ class Workers:
         """Yield the index in ``tasks`` and the result of each task, in order of completion.
 
         ``function``: returns the result of a task. It must be a module-level function, and may call
-        :func:`stop_asked`. ``tell``: receives the number of finished tasks, and notes on lost
-        workers. ``should_stop``: when it returns true, no further task is begun; tasks that have
+        :func:`stop_asked`. ``tell``: receives the number of finished tasks.
+        ``should_stop``: when it returns true, no further task is begun; tasks that have
         begun are finished on this machine, and cancelled on a cluster. Raises the errors of
         ``function``, and LostWorkersError.
         """
-        begin, waiting = monotonic(), dict(enumerate(tasks))
-        for number, result in self._results(function, waiting, tell, should_stop):
-            del waiting[number]
-            tell(Finished(len(tasks) - len(waiting), len(tasks), monotonic() - begin))
-            yield number, result
+        begin = monotonic()
+        for done, found in enumerate(self._results(function, tasks, should_stop), 1):
+            tell(Finished(done, len(tasks), monotonic() - begin))
+            yield found
 
     def _results(
         self,
         function: Callable[[Task], Result],
-        waiting: dict[int, Task],
-        tell: Listener,
+        tasks: Sequence[Task],
         should_stop: StoppingCriterion,
     ) -> Iterator[tuple[int, Result]]:
-        if not self.spread(len(waiting)):
-            for number, task in list(waiting.items()):
-                if not should_stop():
-                    yield number, function(task)
+        if self.spread(len(tasks)):
+            yield from _completed(*self._executor(len(tasks)), function, tasks, should_stop)
             return
-        losses = 0
-        while waiting and not should_stop():
-            left = len(waiting)
-            try:
-                with self._executor(left) as (executor, stop):
-                    yield from _completed(executor, stop, function, waiting, should_stop)
-                    return
-            except BrokenExecutor:
-                losses = losses + 1 if len(waiting) == left else 1
-            if losses == MOST_LOSSES:
-                raise LostWorkersError(
-                    f"workers: lost {losses} times in a row without a result; expected processes "
-                    "that nobody ends, and memory for each (--workers 1 needs least)"
-                )
-            tell(Note(f"a worker was lost: {counted(len(waiting), 'solve')} begun again"))
+        for number, task in enumerate(tasks):
+            if not should_stop():
+                yield number, function(task)
 
-    def _executor(self, tasks: int) -> AbstractContextManager[tuple[Executor, Stop]]:
-        if self.scheduler is not None:
-            return _cluster(self.scheduler)
-        return _processes(min(self.processes, tasks))
-
-
-@dataclass(frozen=True, slots=True)
-class KeptWorkers(Workers):
-    """Workers whose processes persist from one call of :meth:`run` to the next, until
-    :meth:`close`."""
-
-    _stack: ExitStack = field(default_factory=ExitStack, compare=False)
-    _open: list[tuple[Executor, Stop]] = field(default_factory=list, compare=False)
-
-    @contextmanager
-    def _executor(self, tasks: int) -> Iterator[tuple[Executor, Stop]]:
-        if not self._open:
-            self._open.append(self._stack.enter_context(Workers._executor(self, self.processes)))
-        try:
-            yield self._open[0]
-        except BaseException:
-            self.close()
-            raise
-
-    def check(self) -> None:
-        """Raise InputError if the scheduler cannot be reached."""
-        if self.scheduler is not None:
-            with self._executor(1):
-                pass
-
-    def close(self) -> None:
-        """End the processes: after they have finished their tasks or, while an exception is being
-        handled, immediately."""
-        self._open.clear()
-        self._stack.__exit__(*sys.exc_info())
+    def _executor(self, tasks: int) -> tuple[Executor, Stop]:
+        if self._begun is None:
+            number, where = min(self.processes, tasks), self.scheduler
+            self._begun = self.enter_context(
+                _processes(number) if where is None else _cluster(where)
+            )
+        return self._begun
 
 
 def in_order(results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Result]]:
@@ -198,20 +158,17 @@ def _completed(
     executor: Executor,
     stop: Stop,
     function: Callable[[Task], Result],
-    waiting: dict[int, Task],
+    tasks: Sequence[Task],
     should_stop: StoppingCriterion,
 ) -> Iterator[tuple[int, Result]]:
     call = partial(_called, __version__, function)
-    numbers = {executor.submit(call, task): number for number, task in waiting.items()}
+    numbers = {executor.submit(call, task): number for number, task in enumerate(tasks)}
     running, stopped = set(numbers), False
     while running:
         done, running = wait(running, POLL, FIRST_COMPLETED)
-        lost = [each for each in done if not stopped and _is_lost(each)]
-        for each in done.difference(lost):
+        for each in done:
             if not (stopped and _is_left(each)):
                 yield numbers[each], _result(each)
-        if lost:
-            raise BrokenExecutor
         if should_stop() and not stopped:
             stopped = True
             stop()
@@ -219,16 +176,8 @@ def _completed(
                 each.cancel()
 
 
-def _is_lost(future: Future[Any]) -> bool:
-    """Return whether the worker process that ran the task was lost. Raises LostWorkersError if the
-    connection to the scheduler was lost."""
-    if future.cancelled():
-        raise LostWorkersError("scheduler: lost; expected it to answer until the last result")
-    return isinstance(future.exception(), BrokenExecutor)
-
-
 def _is_left(future: Future[Any]) -> bool:
-    return future.cancelled() or isinstance(future.exception(), _NotBegunError)
+    return future.cancelled() or isinstance(future.exception(), _NotBegunError | BrokenExecutor)
 
 
 def _result(future: Future[Result]) -> Result:
@@ -239,8 +188,17 @@ def _result(future: Future[Result]) -> Result:
     """
     try:
         return future.result()
-    except (BrokenExecutor, PipeloomError):
+    except PipeloomError:
         raise
+    except CancelledError:
+        raise LostWorkersError(
+            "scheduler: lost; expected it to answer until the last result"
+        ) from None
+    except BrokenExecutor:
+        raise LostWorkersError(
+            "workers: one was lost; expected processes that nobody ends, and memory for each "
+            "(--workers 1 needs least)"
+        ) from None
     except Exception as error:
         if type(error).__name__ == "KilledWorker":
             raise LostWorkersError(f"scheduler: its workers are lost: {error}") from None

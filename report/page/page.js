@@ -355,7 +355,7 @@ function watch(name, mine) {
   };
 }
 
-function addProgress({name, seconds, cost, bound, gap, ending}) {
+function addProgress({name, seconds, cost, bound, gap}) {
   if (!series.has(name)) series.set(name, []);
   if (cost === null) return;
   series.get(name).push({seconds, cost, bound});

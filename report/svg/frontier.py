@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any, TypeAlias
 
@@ -49,9 +49,7 @@ class Frontier:
     ``points``: the optimized schedules. ``families``: one mark per schedule of a family. Marks with
     the same name look the same; dominated ones are not drawn (:attr:`shown`). ``scope``: the
     schedules that were searched and that the bounds cover, as text. ``elsewhere``: names of
-    families outside of this scope, such as those with another placement. ``placements``: for each
-    placement, its points (limit, bubble rate) with ascending limits, in one list per contiguous
-    range of limits for which the placement was searched.
+    families outside of this scope, such as those with another placement.
     """
 
     title: str
@@ -60,7 +58,6 @@ class Frontier:
     families: Sequence[Mark]
     scope: str = "the same placement and passing"
     elsewhere: Collection[str] = ()
-    placements: Mapping[str, Sequence[Sequence[Point]]] = field(default_factory=dict)
 
     @property
     def shown(self) -> list[Mark]:
@@ -92,12 +89,9 @@ def frontier_svg(frontier: Frontier) -> str:
     chart.grid(f"bubble rate of the {frontier.objective}", lambda rate: f"{rate * 100:g} %")
     limits = ((limit, memory_size(limit)) for limit in ticks(*axes[0], 9))
     chart.columns(f"memory limit of a rank{memory_unit(axes[0][1])}", limits)
-    best = "best found" if frontier.placements else "optimized"
     sample = line("M", -8, 0, "h", 16, stroke=LINE, stroke_width=2)
-    chart.entry(best, sample, element("circle", r=4, fill=LINE))
+    chart.entry("best found", sample, element("circle", r=4, fill=LINE))
     _draw_bounds(chart, points)
-    for i, (name, runs) in enumerate(frontier.placements.items()):
-        _draw_placement(chart, name, runs, _COLOURS[-1 - i % len(_COLOURS)])
     _draw_families(chart, families, frontier.elsewhere)
     _draw_points(chart, points)
     return chart.svg()
@@ -129,19 +123,6 @@ def _draw_bounds(chart: Chart, points: Sequence[FrontierPoint]) -> None:
         area = path(*steps, "V", bottom, "H", left, "Z")
         chart.content += [element("path", d=area, fill="#eceff3"), line(*steps, **style)]
     chart.entry("lower bound", line("M", -8, 0, "h", 16, **style))
-
-
-def _draw_placement(chart: Chart, name: str, runs: Sequence[Sequence[Point]], colour: str) -> None:
-    """Draw a thin line with small dots for each range of limits of a placement (``runs``).
-
-    Points above the plot are left out.
-    """
-    for points in runs:
-        places = [(chart.x(a), chart.y(rate)) for a, rate in points if rate <= chart.y_axis[1]]
-        _draw_steps(chart, places, stroke=colour, stroke_width=1)
-        for x, y in places:
-            chart.content.append(element("circle", cx=x, cy=y, r=2.5, fill=colour))
-    chart.entry(name, line("M", -8, 0, "h", 16, stroke=colour))
 
 
 def _draw_steps(chart: Chart, places: Sequence[Point], *end: str | float, **style: Any) -> None:

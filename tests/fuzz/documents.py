@@ -139,7 +139,6 @@ def sound() -> dict[str, list[Any]]:
         "schedule": list(map(dump_schedule, schedules)),
         "program": list(map(dump_program, programs)),
         "csv": [export(schedules[0], "torch-csv").text],
-        "layout": ["Etttt|ttL"],
         "placement": [[0, 1]],
         "certificate": [certified, certified | {"claimed": certified["lower_bound"]}],
         "certified": [dump_schedule(_certified())],

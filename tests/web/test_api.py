@@ -133,7 +133,7 @@ def test_rows_and_profiles_have_notes(server: Served) -> None:
     notes = {name: row["notes"] for name, row in rows.items()}
     for name in ("optimize v", "zb-v"):
         assert any(note.startswith("assumed: each stage is cut into 2") for note in notes[name])
-    assert notes["gpipe"][0].startswith("does not fit: needs 6 on rank 0")
+    assert any(each.startswith("does not fit: needs 6 on rank 0") for each in notes["gpipe"])
     assert not rows["gpipe"]["fits"]
 
 

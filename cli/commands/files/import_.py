@@ -2,7 +2,7 @@
 
 example:
   pipeloom import schedule.csv --from torch-csv --profile profile.json -o schedule.json
-  pipeloom import layout.txt --from megatron-layout --profile layers.json -m 16 -o s.json
+  pipeloom import schedule.csv --from torch-csv --profile layers.json --partition even -o s.json
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ class PlanCommand(Command, Quiet, PlanRequest):
     files."""
 
     output: str | None = option("DIR", names=("-o", "--output"))
-    """folder for the best plan's profile, schedule and program, and for the flags of other
-    systems"""
+    """folder for the best plan's profile, schedule and program"""
 
     def run(self) -> int:
         from pipeloom.planner.plan import plan

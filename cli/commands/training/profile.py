@@ -6,14 +6,14 @@ source can also be in the current folder.
 
 --from makes the profile from ops that were measured elsewhere, and needs no torch. It reads traces
 of torch's profiler, of a pipeloom run or of torch.distributed.pipelining (one file per rank, or
-their folder), a schedule written by run --trace, and Primus's traces.
+their folder), or a schedule written by run --trace.
 
 example:
   pipeloom profile --model examples.gpt:small --stages 4 -o profile.json
   pipeloom profile --model examples.gpt:small --stages 4 --ranks 2 --repeats 20 -o p.json
   pipeloom profile --model examples.gpt:small --layers --ranks 2 -o layers.json
-  pipeloom profile --from traces/ --memory 1.2G,0.9G --t-comm 0.1 -o profile.json
-  pipeloom profile --from measured.json --like profile.json --split 0.6 -o new.json
+  pipeloom profile --from traces/ --like profile.json -o new.json
+  pipeloom profile --from measured.json -o new.json
 """
 
 from __future__ import annotations
@@ -105,9 +105,8 @@ class ProfileCommand(WritingCommand, ProfileFromRequest, MeasureRequest):
             raise InputError("model: missing; expected a model source, or --from and files")
         if self.stages is None and not self.layers:
             raise InputError("stages: missing; expected a number of stages, or --layers")
-        for name in ("split", "memory", "t_comm", "like"):
-            if getattr(self, name) is not None:
-                raise InputError(f"{name}: expected it only together with --from")
+        if self.like is not None:
+            raise InputError("like: expected it only together with --from")
 
 
 def _words(measurement: Measurement) -> str:

@@ -76,10 +76,11 @@ def main(arguments: list[str]) -> int:
     print(f"--seed {options.seed} --count {options.count}", flush=True)
     began, found = perf_counter(), []
     seeds = range(options.seed, options.seed + options.count)
-    for _, one in Workers(processes_here()).run(checked, seeds):
-        found.append(one)
-        for line in faults(one):
-            print(line, flush=True)
+    with Workers(processes_here()) as workers:
+        for _, one in workers.run(checked, seeds):
+            found.append(one)
+            for line in faults(one):
+                print(line, flush=True)
     wrong = [line for one in found for line in faults(one)]
     result = {"seed": options.seed, "count": options.count, "kinds": summary(found), "wrong": wrong}
     result["seconds"] = round(perf_counter() - began, 1)

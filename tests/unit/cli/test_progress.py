@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -17,7 +16,6 @@ import pytest
 
 import pipeloom as library
 from pipeloom import optimize
-from pipeloom.ir import Report, Status
 from pipeloom.planner import Searching
 from pipeloom.solver import Progress
 from tests.support.command_line import Command, Done, profile_document, written
@@ -80,19 +78,6 @@ def test_a_terminal_shows_one_line_that_is_written_over(
     )
     told(now(2.0), words=("-q",))
     assert "2.0 s" not in terminal.getvalue()
-
-
-def test_the_last_line_says_why_a_solve_ends(told: Callable[..., Done]) -> None:
-    profile = library.Profile((library.StageProfile(1, 1, 1),), 1)
-    schedule = library.build_family("1f1b", profile, 3)  # three microbatches on one rank: 9 ms
-    for bound, ending, status, words in (
-        (9.0, "time is up", Status.OPTIMAL, "gap 0 %  optimal"),
-        (6.0, "time is up", Status.FEASIBLE, "gap 33.33 %  time is up"),
-        (6.0, "stopped", Status.FEASIBLE, "gap 33.33 %  stopped"),
-    ):
-        report = Report(library.Objective.PERIOD, "search", status, bound, solve_seconds=2.84)
-        event = Searching.ended("", replace(schedule, report=report), ending)
-        assert told(event).err == f"   2.8 s  best 9 ms  bound {bound:g} ms  {words}\n"
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(2.0, COMPILING), (0.5, "")])

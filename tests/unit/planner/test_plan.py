@@ -6,7 +6,6 @@ import json
 import re
 from contextlib import suppress
 from itertools import product
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,7 +18,6 @@ from pipeloom import (
     Plan,
     plan,
     predict,
-    verify,
 )
 from pipeloom.planner import Configuration, TrainingRun
 from pipeloom.solver import FAMILIES
@@ -153,45 +151,3 @@ def test_a_search_that_is_stopped_keeps_the_best_and_a_bound_on_all() -> None:
     assert found.lower_bound <= whole.lower_bound <= whole.best.step_ms
     with pytest.raises(InfeasibleError, match="interrupted before a plan"):
         plan("llama-3-8b", "H100", **RUN, should_stop=lambda: True)
-
-
-MODEL = {
-    **{"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "vocab_size": 2048},
-    **{"num_hidden_layers": 4, "num_attention_heads": 16},
-}
-SLOW: dict[str, Any] = {
-    **{"format": "pipeloom.cluster", "version": 1, "gpus_per_node": 1},
-    **{key: {"latency": 0.05, "gigabytes_per_second": 1.0} for key in ("inside", "between")},
-    "gpu": {
-        **{"name": "small", "teraflops": {"bf16": 10, "fp32": 10}, "memory_gib": 8},
-        **{"gigabytes_per_second": 900, "multiprocessors": 108},
-    },
-    "efficiency": {"exposed": 1.0},
-}
-"""The averaging of gradients is exposed, and four layers on three ranks are uneven."""
-UNEVEN: dict[str, Any] = {"gpus": 3, "global_batch": 12, "seq": 8192, "tp": 1, "cp": 1}
-
-
-def test_weights_travel_where_links_are_slow(tmp_path: Path) -> None:
-    """The step is below those of all plans that pass activations, including pure FSDP."""
-    found = plan(MODEL, SLOW, **UNEVEN, passing="auto", work_limit=10)
-    best, other = found.best, plan(MODEL, SLOW, **UNEVEN, work_limit=10)
-    assert best.name == "pp3 b1 weights cut"
-    assert found.lower_bound <= best.lower_bound <= best.step_ms < other.lower_bound
-    assert best.memory_gib <= 8
-    assert sum(best.parts.values()) == pytest.approx(best.step_ms)
-    notes = found.write(tmp_path)
-    assert sum("keeps each stage on one rank; got weights" in note for note in notes) == 3
-    assert all(verify(tmp_path / f"{kind}.json").ok for kind in ("schedule", "program"))
-
-
-def test_what_may_be_passed_is_what_is_asked_for() -> None:
-    own, same, both, alone = (
-        {f"{each.passing.value} {each.name}" for each in configurations(MODEL, **given)}
-        for given in (
-            UNEVEN | {"cluster": SLOW} | passing
-            for passing in ({}, *({"passing": x} for x in ("activations", "auto", "weights")))
-        )
-    )
-    assert own == same == {each for each in both if each.startswith("activations")} < both
-    assert both - own == alone

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,7 +47,7 @@ def every_cost(memory_limit: float = math.inf) -> float:
 
 
 @pytest.mark.parametrize("limit", [math.inf, 8.5])
-def test_megatron_gets_the_best_of_all_its_cuts_and_schedules(limit: float, tmp_path: Path) -> None:
+def test_megatron_gets_the_best_of_all_its_cuts_and_schedules(limit: float) -> None:
     answer = asked(LAYERS, "megatron", memory_limit=limit, **ENOUGH)
     assert answer.cost == pytest.approx(every_cost(limit), rel=1e-9)
     assert answer.status is Status.OPTIMAL
@@ -58,13 +57,8 @@ def test_megatron_gets_the_best_of_all_its_cuts_and_schedules(limit: float, tmp_
     parts = answer.to_dict()["partition"]["parts"]
     stages = answer.schedule.problem.profile.stages
     assert [part["layers"] for part in parts] == [[x.name for x in s.layers] for s in stages]
-    layout, file = pipeloom.export(answer, "megatron-layout"), tmp_path / "layout.txt"
+    layout = pipeloom.export(answer, "megatron-layout")
     assert not [note for note in layout.notes if "not this schedule" in note]
-    file.write_text(layout.text)
-    read = pipeloom.import_(file, "megatron-layout", LAYERS, microbatches=MICROBATCHES)
-    problem = answer.schedule.problem
-    assert read.problem == replace(problem, memory_limit=(math.inf,) * RANKS)
-    assert all(read.ops(rank) == answer.schedule.ops(rank) for rank in range(RANKS))
 
 
 @pytest.mark.parametrize(("blocks", "chunks"), [(10, 5), (12, 6), (16, 8)])
@@ -83,9 +77,6 @@ def test_what_is_not_looked_at_keeps_its_bound() -> None:
     skipped = [c for c in ended.candidates if c.reason == "not searched for lack of time"]
     assert skipped
     assert all(c.cost is None and c.lower_bound is not None for c in skipped)
-    tight = asked(layers, "torchtitan", 2)
-    assert tight.lower_bound == pytest.approx(30.0)
-    assert any(c.name == "any order, interleaved:5 or more" for c in tight.candidates)
 
 
 @pytest.mark.parametrize("name", ["megatron", "torchtitan"])

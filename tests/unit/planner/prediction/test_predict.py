@@ -125,8 +125,7 @@ def test_what_waits_for_w_is_held_in_full() -> None:
     for found in (fused, split):  # for every schedule of the profile that -o writes
         assert [stage.m_w for stage in found.profile.stages] == pytest.approx(waiting)
         assert all(stage.m_w <= stage.m_b for stage in found.profile.stages)
-        assert "M_B is raised to M_W on stages 0, 1, 2, 3:" in str(found)
-        assert len(found.notes) == 1
+        assert found.notes == ()
     assert held(fused)[0] < 0.2 * held(split)[0]
     assert held(split)[0] == pytest.approx(4 * waiting[0])
     assert predict(tp=1, dp=4).notes == ()

@@ -56,7 +56,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def test_a_killed_worker_costs_no_result(cluster: Cluster, tmp_path: Path) -> None:
     tasks = [(number, tmp_path / "mark") for number in range(9)]
-    found = dict(Workers(scheduler=cluster.address).run(killed_once, tasks))
+    with Workers(scheduler=cluster.address) as away:
+        found = dict(away.run(killed_once, tasks))
     assert found == {number: number * number for number in range(9)}
     assert [worker.poll() is None for worker in cluster.workers].count(False) == 1
 
@@ -64,16 +65,21 @@ def test_a_killed_worker_costs_no_result(cluster: Cluster, tmp_path: Path) -> No
 def test_who_leaves_ends_what_runs_there(cluster: Cluster, tmp_path: Path) -> None:
     marks = [tmp_path / f"mark{number}" for number in range(2)]
     begun = [mark.with_suffix(".begun") for mark in marks]
-    asked = Workers(scheduler=cluster.address).run(
-        until_nobody_waits, marks, should_stop=lambda: all(mark.exists() for mark in begun)
-    )
-    assert list(asked) == []
+    with Workers(scheduler=cluster.address) as away:
+        asked = away.run(
+            until_nobody_waits, marks, should_stop=lambda: all(mark.exists() for mark in begun)
+        )
+        assert list(asked) == []
     until(lambda: all(mark.exists() for mark in marks), SECONDS)
 
 
 def test_a_lost_scheduler_is_a_line(cluster: Cluster) -> None:
-    asked = Workers(scheduler=cluster.address).run(sleep, [0, 300])
-    next(asked)
-    cluster.scheduler.kill()
+    def two_tasks() -> None:
+        with Workers(scheduler=cluster.address) as away:
+            asked = away.run(sleep, [0, 300])
+            next(asked)
+            cluster.scheduler.kill()
+            next(asked)
+
     with pytest.raises(LostWorkersError, match=r"^scheduler: lost; expected it to answer"):
-        next(asked)
+        two_tasks()

@@ -15,12 +15,11 @@ from unittest.mock import MagicMock
 import pytest
 
 from pipeloom import InfeasibleError, InputError, sweep
-from pipeloom.planner import Event, LostWorkersError, Note, Workers, stop_asked
+from pipeloom.planner import Event, LostWorkersError, Workers, stop_asked
 from tests.support.command_line import profile_document, untimed
 from tests.support.processes import ENVIRONMENT, until
-from tests.support.tasks import killed, killed_once, stopped
+from tests.support.tasks import killed, stopped
 
-TWO = Workers(2)
 TASKS = [0, 1, 2, 3]
 
 
@@ -28,25 +27,32 @@ def nobody_is_left() -> bool:
     return not multiprocessing.active_children()
 
 
-def test_a_killed_worker_costs_time_alone(tmp_path: Path) -> None:
-    told: list[Event] = []
-    tasks = [(number, tmp_path / "mark") for number in TASKS]
-    found = dict(TWO.run(killed_once, tasks, tell=told.append))
-    assert (tmp_path / "mark").exists()
-    assert found == dict(Workers(1).run(lambda task: task * task, TASKS))
-    assert any("begun again" in event.text for event in told if isinstance(event, Note))
-    done = [str(event)[:6] for event in told if not isinstance(event, Note)]
-    assert done == [f"{number} of 4" for number in (1, 2, 3, 4)]
-    with pytest.raises(LostWorkersError, match="lost 3 times in a row") as error:
-        list(TWO.run(killed, [1, 2]))
+def test_a_killed_worker_ends_the_run() -> None:
+    with (
+        pytest.raises(LostWorkersError, match=r"^workers: one was lost;") as error,
+        Workers(2) as two,
+    ):
+        list(two.run(killed, [1, 2]))
     assert error.value.exit_code == 1
+    assert nobody_is_left()
+
+
+def test_processes_stay_from_one_run_to_the_next() -> None:
+    told: list[Event] = []
+    with Workers(2) as two:
+        assert dict(two.run(abs, [-1, 2, -3], tell=told.append)) == {0: 1, 1: 2, 2: 3}
+        first = {each.pid for each in multiprocessing.active_children()}
+        assert dict(two.run(abs, TASKS)) == dict(enumerate(TASKS))
+        assert {each.pid for each in multiprocessing.active_children()} == first
+    assert [str(event)[:6] for event in told] == [f"{number} of 3" for number in (1, 2, 3)]
     assert nobody_is_left()
 
 
 def test_what_runs_is_asked_to_stop_and_the_rest_is_not_begun() -> None:
     found: dict[int, str] = {}
-    for number, words in TWO.run(stopped, range(20), should_stop=lambda: bool(found)):
-        found[number] = words
+    with Workers(2) as two:
+        for number, words in two.run(stopped, range(20), should_stop=lambda: bool(found)):
+            found[number] = words
     assert found[0] == "0 done"
     assert set(found) < set(range(20))
     assert all(words.endswith("stopped") for number, words in found.items() if number)
@@ -56,8 +62,9 @@ def test_what_runs_is_asked_to_stop_and_the_rest_is_not_begun() -> None:
 
 def test_who_leaves_takes_the_processes_along() -> None:
     def first_then_interrupted() -> None:
-        for _ in TWO.run(stopped, range(3)):
-            raise KeyboardInterrupt
+        with Workers(2) as two:
+            for _ in two.run(stopped, range(3)):
+                raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         first_then_interrupted()
@@ -70,7 +77,8 @@ import socket
 from pipeloom.planner import Workers
 from tests.support.tasks import stopped
 if __name__ == "__main__":
-    for _ in Workers(2).run(stopped, range(3)):
+    with Workers(2) as two:
+      for _ in two.run(stopped, range(3)):
         print(*[each.pid for each in multiprocessing.active_children()], flush=True)
 """
 
@@ -161,8 +169,8 @@ def fails(error: Exception) -> None:
 def test_what_a_cluster_cannot_do_is_a_line(
     scheduler: str, task: Exception | None, kind: type[Exception], line: str
 ) -> None:
-    with pytest.raises(kind, match=line):
-        list(Workers(scheduler=scheduler).run(fails, [task]))
+    with pytest.raises(kind, match=line), Workers(scheduler=scheduler) as away:
+        list(away.run(fails, [task]))
 
 
 def test_a_task_that_a_cluster_cancels_is_asked_to_stop(dask: MagicMock) -> None:

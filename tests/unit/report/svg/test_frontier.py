@@ -44,24 +44,6 @@ def test_a_family_that_another_beats_in_both_is_left_out() -> None:
     assert [name for name, *_ in own.shown] == ["1f1b", "zb-v", "v-min"]
 
 
-def test_each_placement_has_a_thin_line_that_ends_where_it_has_no_result() -> None:
-    points = [FrontierPoint(8, 0.2, 0.1, False), FrontierPoint(16, 0.1, 0.1, True)]
-    lines = {"linear": [[(8.0, 0.2), (16.0, 0.15)]], "v": [[(8.0, 0.9), (16.0, 0.1)]]}
-    svg = frontier_svg(Frontier("a sweep", "period", points, [], placements=lines))
-    # values above the picture are omitted
-    assert [path.count("V") for path in re.findall(LINE, svg)] == [1, 0]
-    assert all(f">{name}</text>" in svg for name in ("linear", "v", "best found"))
-    assert ">optimized</text>" in picture(*points)
-    points = [FrontierPoint(limit, 0.3, 0.1, False) for limit in (4, 8, 16, 32)]
-    runs = {"v": [[(4.0, 0.3), (8.0, 0.2)], [(32.0, 0.1)]]}
-    svg = frontier_svg(Frontier("a sweep", "period", points, [], placements=runs))
-    at, dots = (re.findall(rf'<circle cx="(\S+)" cy="\S+" r="{r}"', svg) for r in ("5", "2.5"))
-    assert dots == [at[0], at[1], at[3]]
-    first, last = re.findall(LINE, svg)
-    assert re.findall(r"H([\d.]+)", first) == [at[1]]
-    assert "H" not in last
-
-
 def test_labels_come_where_the_value_changes_and_meet_nothing() -> None:
     rates = [(6, 0.2), (8, 0.1), (8.05, 0.1), (8.1, 0.099), (8.2, 0.098), (9, 0.01), (16, 0.01)]
     svg = picture(*(FrontierPoint(x, rate, rate, True) for x, rate in rates))

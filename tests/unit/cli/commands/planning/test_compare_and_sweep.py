@@ -138,13 +138,3 @@ def test_a_stopped_sweep_keeps_what_is_finished_and_goes_on_in_several_processes
     assert "3 of 3 solved in" in done.err
     assert re.search("limit 2 of 4 .*: taken from the cache", done.err)
     assert solved(one) == solved(two)
-
-
-def test_schedules_of_an_earlier_sweep_are_left_and_named(profile: Path, tmp_path: Path) -> None:
-    told: list[Event] = []
-    options: dict[str, Any] = {"output": tmp_path, "work_limit": 0.05, "progress": told.append}
-    library.sweep(profile, 4, [1.5, 2.0], **options)
-    library.sweep(profile, 4, [2.0, 3.0], **options)
-    assert str(told[-1]) == f"{tmp_path}: not of this sweep: schedule-1.5.json"
-    found = {path.name for path in tmp_path.glob("schedule-*.json")}
-    assert found == {f"schedule-{each}.json" for each in ("1.5", "2", "3")}

@@ -60,43 +60,18 @@ def test_plans_use_sequence_parallelism_unless_told_otherwise() -> None:
         assert found.best.to_dict()["sequence_parallel"] is used
 
 
-@pytest.mark.parametrize(
-    ("given", "flags"),
-    [
-        (
-            {"ep": 4, "etp": 1, "sharding": "zero1"},
-            "parallelism.data_parallel_shard_degree 4, parallelism.expert_parallel_degree 4, "
-            "parallelism.fsdp_reshard_after_forward never, "
-            "parallelism.expert_tensor_parallel_degree 1, "
-            "expert-model-parallel-size 4, expert-tensor-parallel-size 1, bf16",
-        ),
-        (
-            {"ep": 1, "etp": 1, "sharding": "fsdp", "precision": "fp8"},
-            "parallelism.fsdp_reshard_after_forward always, "
-            "expert-tensor-parallel-size 1, fp8-format hybrid, use-megatron-fsdp",
-        ),
-    ],
-)
-def test_flags_of_other_systems_are_those_of_the_plan(
-    tmp_path: Path, given: dict[str, Any], flags: str
-) -> None:
-    """Notes say that the program averages over replicas, and which settings the model needs."""
+def test_notes_say_what_the_program_leaves_to_the_model(tmp_path: Path) -> None:
+    """The program averages over replicas."""
     fixed = {"layers": 4, "recompute": "none", "schedule": "1f1b", "time_limit": 5.0}
-    plan("mixtral-8x7b", "H100", **TPS, **fixed, **given).write(tmp_path)
-    written_flags = (tmp_path.joinpath(f"{x}.flags") for x in ("torchtitan.json", "megatron.txt"))
-    found = [line for file in written_flags for line in file.read_text().splitlines()]
-    flags += ", pipeline-model-parallel-size 2, global-batch-size 32"
-    assert {f"--{flag}" for flag in flags.split(", ")} <= {*found}
-    assert all(line.startswith("--") for line in found)
+    plan("mixtral-8x7b", "H100", **TPS, **fixed, ep=4, etp=1, sharding="zero1").write(tmp_path)
     program = json.loads((tmp_path / "program.json").read_text())
     assert program["schedule"]["profile"]["data_parallel"]["size"] == 4
     assert "average 0" in program["instructions"][0]
     assert library.verify(program).ok
     notes = json.loads((tmp_path / "plan.json").read_text())["notes"]
-    words = f"program.json: states are divided ({given['sharding']}) where stages are in fully_"
+    words = "program.json: states are divided (zero1) where stages are in fully_"
     assert [note.startswith(words) for note in notes].count(True) == 1
     assert any("tp 2" in note and "must implement" in note for note in notes)
-    assert ("torchtitan: without ep etp is 2, in this plan 1" in notes) == (given["ep"] == 1)
 
 
 @pytest.mark.parametrize(
@@ -133,12 +108,9 @@ def test_a_matrix_that_embedding_and_head_share_is_known_to_the_files(
 ) -> None:
     run = {"gpus": 2, "pp": pp, "global_batch": 4, "seq": 128, "schedule": "1f1b"}
     told = plan(SMALL | {"tie_word_embeddings": tied}, "H100", **run, time_limit=5.0)
-    notes = told.write(tmp_path)
+    told.write(tmp_path)
     profile = json.loads((tmp_path / "profile.json").read_text())
     assert profile.get("tied", []) == ([[0, 1]] if tied and pp == 2 else [])
-    flags = (tmp_path / "megatron.txt.flags").read_text().split()
-    assert flags.count("--untie-embeddings-and-output-weights") == (not tied)
-    assert "untie" not in str(notes)
     assert pipeloom("verify", tmp_path / "schedule.json", tmp_path / "program.json").code == 0
 
 
@@ -150,20 +122,14 @@ def scaled(**more: Any) -> Scaling:
     return found
 
 
-def test_weak_scaling_has_the_batch_grow_and_strong_scaling_has_it_stay(tmp_path: Path) -> None:
-    weak, strong = scaled(), scaled(scaling="strong", scale=[8, 16, 256])
-    assert [(p.gpus, p.global_batch) for p in weak.points] == [(8, 16), (16, 32)]
-    assert [(p.gpus, p.global_batch) for p in strong.points[:2]] == [(8, 16), (16, 16)]
-    # with the same microbatches per rank costs are similar; half of them have a larger bubble
-    near, far = (each.efficiency(each.points[1]) or 0.0 for each in (weak, strong))
-    assert far < near == pytest.approx(0.96, abs=0.06)
-    bubbles = [p.parts["bubble"] / sum(p.parts.values()) for p in strong.points[:2]]
-    assert bubbles[1] > bubbles[0]
-    strong.write(tmp_path)
+def test_the_batch_grows_with_the_gpus(tmp_path: Path) -> None:
+    weak = scaled(scale=[16, 8, 24])
+    assert [(p.gpus, p.global_batch) for p in weak.points] == [(8, 16), (16, 32), (24, 48)]
+    weak.write(tmp_path)
     known = json.loads((tmp_path / "scaling.json").read_text())["points"]
-    assert [row["efficiency"] for row in known[:2]] == [1.0, far]
-    assert strong.points[2].plan is None
-    assert "256 GPUs: global_batch: expected a multiple of dp" in str(strong)
+    # with the same microbatches per rank costs are similar
+    assert known[0]["efficiency"] == 1.0
+    assert known[1]["efficiency"] == pytest.approx(0.96, abs=0.06)
     for point in weak.points:
         parts, found = point.parts, point.plan or {}
         assert sum(parts.values()) == pytest.approx(found["step_ms"])
