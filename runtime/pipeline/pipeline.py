@@ -186,16 +186,12 @@ class Pipeline(RankPipeline):
         losses: list[Tensor] | None = None,
         return_outputs: bool = True,
         loss_kwargs: Mapping[str, Any] | None = None,
-        microbatches: int | None = None,
         **options: Any,
     ) -> Any:
         """Runs only forwards, without gradients and in evaluation mode; all ranks call it.
 
-        Arguments and result are as in :meth:`step`, but the number of microbatches is arbitrary:
-        they run in rounds of at most M. The number is the length of arguments that are lists of
-        microbatches, on any rank, or else ``microbatches``, by default M; whole batches are split
-        into that many. Without ``target`` and ``losses``, no losses are computed, and no loss
-        function is needed.
+        Arguments and result are as in :meth:`step`. Without ``target`` and ``losses``, no losses
+        are computed, and no loss function is needed.
 
         Training continues bitwise as without the evaluation: modes of modules, buffers, random
         states, accumulated gradients and the trace of the last step are unchanged. With
@@ -207,7 +203,7 @@ class Pipeline(RankPipeline):
         self.finish()
         data = StepData(inputs, options, target, loss_kwargs or {})
         with self.together():
-            results = self._forward_rounds.run(
-                data, microbatches, wants_losses=losses is not None, keep_outputs=return_outputs
+            results = self._evaluation.run(
+                data, wants_losses=losses is not None, keep_outputs=return_outputs
             )
         return hand_out(results, losses)

@@ -48,7 +48,7 @@ class RankPipeline:
             with given.made_together():
                 context = context_of(program, stages, given, held)
                 own = Prepared(context, held, self.finish)
-                self._forward_rounds = Evaluation(own)
+                self._evaluation = Evaluation(own)
             self.program, self.device, self.store = program, context.device, context.store
             self.num_stages, self.microbatches = problem.stages, problem.microbatches
             self.rank, self._transport = context.role.rank, context.transport

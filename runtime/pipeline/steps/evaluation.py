@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipeloom.ir.errors import InputError
-
 from ...executor.executor import Executor
 from ...executor.stage_runner import Cell, StageRunner
 from ...measure.memory import Memory
@@ -66,19 +64,15 @@ class Evaluation:
         program = forward_only(self._training.program)
         return replace(self._training, memory=Memory(), options=options, program=program)
 
-    def run(
-        self, data: StepData, asked: int | None, *, wants_losses: bool, keep_outputs: bool
-    ) -> list[Result]:
+    def run(self, data: StepData, *, wants_losses: bool, keep_outputs: bool) -> list[Result]:
         """Runs the forwards of all microbatches; returns the output and loss of each.
 
-        The list is empty on ranks without the last stage. ``asked``: None, or the program's number
-        of microbatches. ``wants_losses``: whether losses are computed, so that a missing target is
-        an error. ``keep_outputs``: whether outputs are returned; otherwise, they are None. Errors
-        in the arguments of one rank (InputError, ShapeError) are raised on all ranks.
+        The list is empty on ranks without the last stage. ``wants_losses``: whether losses are
+        computed, so that a missing target is an error. ``keep_outputs``: whether outputs are
+        returned; otherwise, they are None. Errors in the arguments of one rank (InputError,
+        ShapeError) are raised on all ranks.
         """
         context, count = self._context, self._context.program.schedule.problem.microbatches
-        if asked not in (None, count):
-            raise InputError(f"eval: microbatches: expected {count}, the program's, got {asked}")
         cells = make_cells(context)
         inputs = StepInputs(context, cells, count)
         judged = wants_losses or data.target is not None
