@@ -136,8 +136,11 @@ def show(
 
 
 def detail(schedule: Schedule) -> dict[str, Any]:
-    """What the page draws of a schedule (:func:`pipeloom.report.page.drawn`). If its times are not
-    measured, also an explanation of where each rank's time goes and why no schedule is cheaper."""
+    """Return what the page draws of a schedule, by :func:`pipeloom.report.page.drawn`.
+
+    Unless its times are measured, the result also explains where each rank's time goes and why no
+    schedule is cheaper.
+    """
     from .results.explanation import explain
 
     if schedule.timing is not None and not is_plan(schedule):

@@ -359,8 +359,7 @@ function addProgress({name, seconds, cost, bound, gap}) {
   if (!series.has(name)) series.set(name, []);
   if (cost === null) return;
   series.get(name).push({seconds, cost, bound});
-  $("now").textContent =
-    `${name}: best ${ms(cost)}, bound ${ms(bound)}, gap ${percent(gap)} ${ending}`;
+  $("now").textContent = `${name}: best ${ms(cost)}, bound ${ms(bound)}, gap ${percent(gap)}`;
   later();
 }
 
