@@ -78,8 +78,8 @@ class Deferral(TorchFunctionMode):
     """Defers the weight gradients of one stage's parameters into a queue.
 
     One object serves all microbatches of a stage: ``with deferral.into(queue)``. Products are left
-    to autograd if their parameter is frozen, complex, or has gradient hooks (on itself or on its
-    accumulation node), or if their input shares memory with a tensor of ``leaving``, which is freed
+    to autograd if their parameter is frozen or has gradient hooks (on itself or on its accumulation
+    node), or if their input shares memory with a tensor of ``leaving``, which is freed
     after each op.
 
     Sets ``queue.again`` if activation checkpointing may run the forward again in B. That is assumed
@@ -143,7 +143,6 @@ class Deferral(TorchFunctionMode):
             if tensor is not None and (
                 id(tensor) not in self._parameters
                 or not tensor.requires_grad
-                or tensor.is_complex()  # the conjugate would be needed
                 or tensor._backward_hooks
                 or tensor._post_accumulate_grad_hooks
             ):
