@@ -19,10 +19,11 @@ from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
 from ..inputs.problem_setup import Terms
-from ..results.candidates import COSTS_MORE, Candidate, candidates_table
+from ..results.candidates import Candidate
 from ..results.result import OPTIMIZER, NothingFits, Result
 from ..solving.search import Search
 from .placements import assumed_cut, best_of_placements
+from .reasons import schemes_table, sentences
 from .schemes import Scheme, schemes
 
 PLACING = 0.75
@@ -33,8 +34,8 @@ spent on the placement of :func:`.in_a_row`, unless that was chosen."""
 def best_of_schemes(
     profile: Profile, terms: Terms, search: Search, *, placed: bool, copies: int | None
 ) -> Result:
-    """Return the best schedule of the scheme with the shortest step. The result's candidates are
-    the schemes, each with its step time or the reason why it does not fit.
+    """Return the best schedule of the scheme with the shortest step, and in words why this scheme
+    was chosen.
 
     ``placed``: whether the placement of stages is chosen as well, as ``--passing activations``
     does; otherwise it is that of :func:`.in_a_row`. ``copies``: the maximum number of copies of the
@@ -54,15 +55,18 @@ def best_of_schemes(
         )
     rows = compare_schemes(profile, terms, search, placed=placed, copies=copies)
     best = rows[0] if rows[0].why_not is None else None
-    candidates = tuple(_candidate(row, best) for row in rows)
-    words = candidates_table("scheme", candidates)
+    reasons, candidates = sentences(rows, best), tuple(_candidate(row, best) for row in rows)
+    words = "\n".join([schemes_table(rows, best), "", *reasons])
+    schemes = [row.row(on_cluster=True) | {"why_not": row.why_not} for row in rows]
+    facts = {"choice": {"schemes": schemes, "reasons": reasons}}
     if best is None:
-        raise NothingFits("no scheme fits", words, candidates)
+        raise NothingFits("no scheme fits", words, candidates, facts=facts)
     return replace(
         best,
         name=OPTIMIZER,
         candidates=candidates,
         assumed=assumed_cut(profile, best.schedule),
+        facts=facts,
         words=words,
         step=best.step_time,
         stopped=search.stopped,
@@ -79,7 +83,7 @@ def missing_sizes(profile: Profile) -> list[str]:
 def _candidate(row: Result, best: Result | None) -> Candidate:
     is_best = best is not None and row.scheme == best.scheme
     step = None if row.planned is None else row.step_time
-    return Candidate(row.scheme, step, None, None if is_best else row.why_not or COSTS_MORE)
+    return Candidate(row.scheme, step, None, None if is_best else row.why_not or "takes longer")
 
 
 def compare_schemes(
