@@ -4,7 +4,7 @@ torchrun --nproc-per-node 4 -m examples.train_packed
 
 First, the time of a microbatch is measured in place. In each step, rank 0 packs the batch, starting
 from the previous schedule, and sends the program to all ranks. Planned and measured times are
-printed.
+printed, and the costs of sequences are fitted again to the measured ones.
 """
 
 from __future__ import annotations
@@ -30,6 +30,23 @@ from examples.packed import (
 from pipeloom import Pipeline, Profile, Schedule
 
 STEPS, MICROBATCHES = 6, 8
+
+
+class Planner:
+    """Packs batches on rank 0, and fits the costs of sequences to the times of measured steps."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile, self.lengths = profile, batch_of(0)
+        self.steps: list[tuple[pipeloom.Packing, Schedule]] = []
+
+    def packed(self, step: int) -> pipeloom.Packing:
+        batch = self.lengths | {"lengths": lengths_of(step)}
+        start = self.steps[-1][0].schedules[0] if self.steps else None
+        return pipeloom.pack(batch, self.profile, MICROBATCHES, start=start, time_limit=0.5)
+
+    def learn(self, packing: pipeloom.Packing, trace: Schedule) -> None:
+        self.steps = [*self.steps[-3:], (packing, trace)]
+        self.profile, self.lengths = pipeloom.refit(self.profile, self.lengths, self.steps)
 
 
 def everywhere(value: Any) -> Any:
@@ -58,16 +75,10 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     stages = [partial(Stage, s, ranks, WIDTH) for s in range(ranks)]
-    profile = measured_profile(ranks, stages)
-    start: Schedule | None = None
+    planner = Planner(measured_profile(ranks, stages))
     pipeline: Pipeline | None = None
     for step in range(STEPS):
-        found = None
-        if rank == 0:
-            found = pipeloom.pack(
-                batch_of(step), profile, MICROBATCHES, start=start, time_limit=0.5
-            )
-            start = found.schedules[0]
+        found = planner.packed(step) if rank == 0 else None
         program, rows = everywhere(
             found and (pipeloom.compile(found.schedules[0]), found.replicas[0])
         )
@@ -84,6 +95,7 @@ def main() -> None:
         seconds = time.perf_counter() - began
         trace = pipeline.gather_trace()
         if found is not None:
+            planner.learn(found, trace)
             both = found.schedules[0].timing, trace.timing
             planned, measured = (timing.makespan for timing in both if timing is not None)
             print(

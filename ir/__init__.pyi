@@ -3,6 +3,7 @@ from .cost.simulator import simulate as simulate
 from .cost.simulator import timed as timed
 from .cost.steady_state.send_points import step_between_ops as step_between_ops
 from .cost.steady_state.steady_state import step_time as step_time
+from .cost.traffic import over_wires as over_wires
 from .cost.traffic import traffic as traffic
 from .cost.transfer_order import in_sending_order as in_sending_order
 from .errors import InfeasibleError as InfeasibleError

@@ -69,7 +69,6 @@ REMOVED: dict[str, str] = {
     "--split": "profile --from takes the share of B in a BW from --like",
     "--memory": "profile --from takes M_B and M_W from --like",
     "--t-comm": "profile --from takes links from --like",
-    "pipeloom.refit": "pipeloom.pack takes the fraction `attention` from its lengths, as measured",
     "--from megatron-layout": "build 1f1b cuts a profile by layers; --partition FILE uses a cut",
     "--scaling": "plan --scale grows the batch with the GPUs; plan each number for one batch",
     "key packing": "a profile has no sequences: pipeloom.pack returns them with its schedules",

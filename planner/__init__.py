@@ -3,9 +3,9 @@ Needs no torch.
 
 Its functions are public as ``pipeloom.optimize`` and so on. Each is in the module of the same name,
 except ``export`` and ``import_`` in :mod:`.exchange`, ``arithmetic`` in :mod:`.models.arithmetic`,
-``calibrate`` in :mod:`.prediction.calibration`, ``explain`` in :mod:`.results.explanation` and
-``profile_from`` in :mod:`.measured.profile`. No module imports the command line; progress is
-reported to a listener (:mod:`.solving.progress`).
+``calibrate`` in :mod:`.prediction.calibration`, ``explain`` in :mod:`.results.explanation`,
+``profile_from`` in :mod:`.measured.profile` and ``refit`` in :mod:`.packing.costs`. No module
+imports the command line; progress is reported to a listener (:mod:`.solving.progress`).
 
 Names that other folders use are listed in ``__init__.pyi``; each is loaded when it is first used.
 """

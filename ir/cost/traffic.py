@@ -6,6 +6,7 @@ import numpy as np
 
 from ..model.ops import FloatArray
 from ..model.problem import Problem
+from ..model.profile import Profile
 from ..model.schedule import Schedule, TransferKind
 from ..model.transfers import holders, size
 
@@ -24,6 +25,20 @@ def traffic(schedule: Schedule) -> FloatArray:
     for t in schedule.transfers:
         sent[t.source, t.target] += size(problem.profile, t.kind, t.stage)
     return sent
+
+
+def over_wires(profile: Profile, amounts: FloatArray) -> dict[str, float]:
+    """The bytes that each wire carries, as a dictionary from the wire's name.
+
+    ``amounts``: the bytes that ranks send to each other, (P, P), row: sender (:func:`traffic`).
+    Wires that carry nothing are left out. The dictionary is empty if the profile has no links.
+    """
+    pairs: list[tuple[int, int]] = [(int(a), int(b)) for a, b in np.argwhere(amounts)]
+    result: dict[str, float] = {}
+    for pair, wires in zip(pairs, profile.wires(pairs), strict=True):
+        for wire in wires:
+            result[wire] = result.get(wire, 0.0) + float(amounts[pair])
+    return result
 
 
 def _reductions(schedule: Schedule) -> FloatArray:

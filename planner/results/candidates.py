@@ -60,13 +60,12 @@ def least_bound(own: float | None, candidates: Sequence[Candidate]) -> float | N
 def candidates_table(what: str, candidates: Sequence[Candidate]) -> str:
     """Return a table of candidates. ``what``: the heading for their names, such as
     ``placement``."""
-    bounded = any(one.lower_bound is not None for one in candidates)
     searched = any(one.searched for one in candidates)
     rows: list[list[Cell]] = [
-        [one.name, one.cost, *[one.lower_bound] * bounded, *[one.searched] * searched, one.notes]
+        [one.name, one.cost, one.lower_bound, *[one.searched] * searched, one.notes]
         for one in candidates
     ]
-    return table([what, "found", *["bound"] * bounded, *["searched"] * searched, ""], rows)
+    return table([what, "found", "bound", *["searched"] * searched, ""], rows)
 
 
 def over_all(covers: str, schedule: Schedule, bound: float | None, note: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from pipeloom.compiler.memory_footprint import Footprint, footprint
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
-from pipeloom.ir.cost.traffic import traffic
+from pipeloom.ir.cost.traffic import activation_traffic, over_wires, traffic
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
@@ -20,6 +21,23 @@ from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.ir.units import amount
 from pipeloom.report.summaries import scope
 from pipeloom.solver.core.tolerances import ROUNDING
+
+GROWING = ("t_f", "t_b", "t_w", "activation_bytes")
+"""The fields of a stage that are proportional to the microbatch size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """The busiest wire of a schedule.
+
+    ``bytes``: bytes per step. ``weight_bytes``: the part of them that are weights and their
+    gradients. ``time``: milliseconds per step in which the wire is busy.
+    """
+
+    name: str
+    bytes: float
+    weight_bytes: float
+    time: float
 
 
 class ScheduleFigures:
@@ -82,6 +100,12 @@ class ScheduleFigures:
         return step_between_ops(self.schedule)
 
     @property
+    def step_bubble_rate(self) -> float:
+        """The share of the step time in which ranks do not compute, averaged over ranks."""
+        total = self.profile.ranks * self.step_time
+        return 1.0 - self.timing.work / total if total > 0 else 0.0
+
+    @property
     def work_ratio(self) -> float:
         """The total busy time of all ranks, divided by the time of running each F, B and W once, as
         a separate op. Recomputation raises it above 1; fused pairs can lower it."""
@@ -125,6 +149,29 @@ class ScheduleFigures:
         return None if None in sizes else float(np.max(self.traffic + self.traffic.T))
 
     @cached_property
+    def wire(self) -> Wire | None:
+        """The busiest wire; None if the profile has no links, or if nothing is sent."""
+        links, profile = self.profile.links, self.profile
+        if links is None:
+            return None
+        _, rate = links.matrices(profile.ranks)
+        busy = over_wires(profile, self.traffic / (rate * 1e6))
+        if not busy:
+            return None
+        name = max(busy, key=lambda wire: busy[wire])
+        carried = over_wires(profile, self.traffic)[name]
+        other = over_wires(profile, activation_traffic(self.schedule.problem)).get(name, 0.0)
+        return Wire(name, carried, carried - other, busy[name])
+
+    @property
+    def wire_use(self) -> float | None:
+        """The share of the step time in which the busiest wire is busy, 0 if nothing is sent; None
+        if the profile has no links."""
+        if self.profile.links is None or self.step_time <= 0:
+            return None
+        return self.wire.time / self.step_time if self.wire else 0.0
+
+    @cached_property
     def memory(self) -> Footprint:
         """Peak memory of each rank of the compiled schedule, by kind."""
         return footprint(self.schedule)
@@ -139,6 +186,11 @@ class ScheduleFigures:
         """The smallest peak memory of activations on a rank, divided by the largest; None if no
         rank holds activations."""
         return min(self.timing.peak_memory) / self.peak_memory if self.peak_memory > 0 else None
+
+    @property
+    def over_device_memory(self) -> list[int]:
+        """The ranks whose memory exceeds the profile's ``device_memory``."""
+        return [rank for rank, held, size in self._on_devices if held > size * (1 + ROUNDING)]
 
     @property
     def _on_devices(self) -> list[tuple[int, float, float]]:
@@ -185,3 +237,11 @@ class ScheduleFigures:
             min(limit, max(0.0, device - held))
             for limit, device, held in zip(limits, devices, beside, strict=True)
         )
+
+    def step_time_at(self, size: float) -> float:
+        """Return the step time, in milliseconds, of the same order of ops with microbatches
+        ``size`` times as large."""
+        grown = self.profile.changed(lambda stage: stage.scaled(size, GROWING))
+        profile = replace(grown, t_comm=None)  # so that messages take the times of links
+        problem = replace(self.schedule.problem, profile=profile)
+        return step_between_ops(replace(self.schedule, problem=problem, timing=None))

@@ -29,6 +29,7 @@ IN_ROWS = (
     "lower_bound", "least_bound", "averaging", "bubble_rate", "work_ratio", "peak_memory",
     "lower_bound_rate", "gap", "scope", "link_bytes", "balance", "assumed", "method", "bound",
 )  # fmt: skip
+ON_CLUSTER = ("step_bubble_rate", "wire_use")
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,11 +189,15 @@ class Result(ScheduleFigures):
         more = {"least_bound": self.least_bound, "assumed": self.assumed}
         return describe(self.document) | compared | more | self.facts
 
-    def row(self) -> dict[str, Any]:
-        """Return the values of a row in the ``--json`` output of tables."""
+    def row(self, *, on_cluster: bool = False) -> dict[str, Any]:
+        """Return the values of a row in the ``--json`` output of tables.
+
+        ``on_cluster``: whether to add step time, traffic and device memory, for which the schedule
+        is compiled.
+        """
         head = {"scheme": self.scheme, "schedule": self.name, "status": self.status}
         if self.planned is not None:
-            return head | self._figures()
+            return head | self._figures() | (self._on_cluster() if on_cluster else {})
         return head | (self.infeasible.to_dict() if self.infeasible else {"reason": self.why_not})
 
     def _figures(self) -> dict[str, Any]:
@@ -207,6 +212,15 @@ class Result(ScheduleFigures):
             "placement": self.schedule.problem.placement.name,
             "solve_seconds": report.solve_seconds if report else None,
             "note": transfer_note(self.schedule),
+        }
+
+    def _on_cluster(self) -> dict[str, Any]:
+        return {key: getattr(self, key) for key in ON_CLUSTER} | {
+            "step": self.step_time,
+            "traffic": self.traffic.tolist(),
+            "wire": None if self.wire is None else asdict(self.wire),
+            "memory": asdict(self.memory) | {"total": self.memory.total},
+            "over_device_memory": bool(self.over_device_memory),
         }
 
     def explain(self) -> Explanation:

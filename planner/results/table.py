@@ -27,19 +27,30 @@ def _status(row: Result) -> str:
     return f"{row.status}{gap}" + (f"; {note}" if note else "")
 
 
+def _share(value: float | None) -> str:
+    return "-" if value is None else percent(value)
+
+
 def _size(value: float | None) -> str:
     return "-" if value is None else memory_size(value)
 
 
+SCHEME = Column("scheme", lambda row: row.scheme)
 SCHEDULE = Column("schedule", lambda row: row.name)
 PLACEMENT = Column("placement", lambda row: row.schedule.problem.placement.name)
 PERIOD = Column("period", lambda row: row.timing.period)
 MAKESPAN = Column("makespan", lambda row: row.timing.makespan)
 BUBBLE = Column("bubble", lambda row: percent(row.bubble_rate))
 ITERATION = Column("iteration", lambda row: row.cost)
+STEP = Column("step", lambda row: row.step_time)
+STEP_BUBBLE = Column("bubble", lambda row: percent(row.step_bubble_rate))
 PEAK_MEMORY = Column("peak memory", lambda row: memory_size(row.peak_memory))
 STATUS = Column("status", _status)
 LINK_BYTES = Column("link bytes", lambda row: _size(row.link_bytes))
+WIRE = Column("busiest wire", lambda row: row.wire.name if row.wire else "-")
+WIRE_BYTES = Column("bytes", lambda row: _size(row.wire.bytes if row.wire else None))
+WIRE_USE = Column("busy", lambda row: _share(row.wire_use))
+DEVICE_MEMORY = Column("device memory", lambda row: memory_size(row.device_memory))
 BALANCE = Column(
     "balance", lambda row: "-" if row.balance is None else f"{row.balance * 100:.0f} %"
 )

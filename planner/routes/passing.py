@@ -13,17 +13,19 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import counted
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
 from ..inputs.problem_setup import Terms
-from ..results.candidates import COSTS_MORE, Candidate, candidates_table
+from ..results.candidates import Candidate
 from ..results.result import OPTIMIZER, NothingFits, Result
 from ..solving.search import Search
 from .placements import assumed_cut, best_of_placements
-from .schemes import Scheme, schemes
+from .reasons import schemes_table, sentences
+from .schemes import Scheme, scheduled_as_one, schemes
 
 PLACING = 0.75
 """The part of the activations' share of time that is spent on choosing the placement. The rest is
@@ -33,36 +35,33 @@ spent on the placement of :func:`.in_a_row`, unless that was chosen."""
 def best_of_schemes(
     profile: Profile, terms: Terms, search: Search, *, placed: bool, copies: int | None
 ) -> Result:
-    """Return the best schedule of the scheme with the shortest step. The result's candidates are
-    the schemes, each with its step time or the reason why it does not fit.
+    """Return the best schedule of the scheme with the shortest step, and in words why this scheme
+    was chosen.
 
     ``placed``: whether the placement of stages is chosen as well, as ``--passing activations``
     does; otherwise it is that of :func:`.in_a_row`. ``copies``: the maximum number of copies of the
     weights in such placements; None means 2 if it can be checked that two fit, else 1. Raises
-    NothingFits, and InputError if there is not one stage per rank, or if the profile lacks links or
-    sizes of messages.
+    NothingFits, and InputError if the profile lacks links or sizes of messages.
     """
     if (lacking := missing_sizes(profile)) and profile.ranks > 1:
         raise InputError(
             f"{terms.where}: {lacking[0]}: missing; expected it with --passing auto, which "
             "compares the times of messages"
         )
-    if profile.num_stages != profile.ranks:
-        raise InputError(
-            f"{terms.where}: stages: expected {profile.ranks}, one per rank, with --passing auto, "
-            f"got {profile.num_stages}"
-        )
     rows = compare_schemes(profile, terms, search, placed=placed, copies=copies)
     best = rows[0] if rows[0].why_not is None else None
-    candidates = tuple(_candidate(row, best) for row in rows)
-    words = candidates_table("scheme", candidates)
+    reasons, candidates = sentences(rows, best), tuple(_candidate(row, best) for row in rows)
+    words = "\n".join([schemes_table(rows, best), "", *reasons])
+    schemes = [row.row(on_cluster=True) | {"why_not": row.why_not} for row in rows]
+    facts = {"choice": {"schemes": schemes, "reasons": reasons}}
     if best is None:
-        raise NothingFits("no scheme fits", words, candidates)
+        raise NothingFits("no scheme fits", words, candidates, facts=facts)
     return replace(
         best,
         name=OPTIMIZER,
         candidates=candidates,
         assumed=assumed_cut(profile, best.schedule),
+        facts=facts,
         words=words,
         step=best.step_time,
         stopped=search.stopped,
@@ -79,7 +78,7 @@ def missing_sizes(profile: Profile) -> list[str]:
 def _candidate(row: Result, best: Result | None) -> Candidate:
     is_best = best is not None and row.scheme == best.scheme
     step = None if row.planned is None else row.step_time
-    return Candidate(row.scheme, step, None, None if is_best else row.why_not or COSTS_MORE)
+    return Candidate(row.scheme, step, None, None if is_best else row.why_not or "takes longer")
 
 
 def compare_schemes(
@@ -112,6 +111,9 @@ def compare_schemes(
             except (InfeasibleError, InputError) as error:
                 refusal = str(error)
         rows.append(_row(scheme.name, found, refusal))
+    if profile.num_stages < profile.ranks:
+        few = f"{counted(profile.num_stages, 'stage')} cannot fill {counted(profile.ranks, 'rank')}"
+        rows.append(Result("activations", why_not=few))
     rows.sort(key=_order)
     if (best := rows[0]).why_not is None:
         rows[0] = Result(best.name, certified(best.schedule), scheme=best.scheme)
@@ -173,7 +175,7 @@ def _searched(
     room, found = problem.memory_limit, list[Result]()
     if built and problem.profile.device_memory is not None:
         room = max((one.room() for one in built), key=min)
-    if place is not None:
+    if place is not None and problem.stages % problem.ranks == 0:
         with suppress(InfeasibleError):  # reported by the search below
             schedule = place(search, replace(problem, memory_limit=room))
             found = _evaluated(scheme.name, [schedule])
@@ -183,8 +185,9 @@ def _searched(
 
     by_step = _by_step(problem)  # the optimizer then divides device memory itself
     own = problem if by_step else replace(problem, memory_limit=room)
+    solve = partial(search.run, name=scheme.name, by_step=by_step)
     try:
-        schedule = search.run(own, scheme.name, by_step=by_step)
+        schedule = solve(own) if by_step else scheduled_as_one(own, solve)
     except InfeasibleError as error:
         if error.device or room == problem.memory_limit:
             raise

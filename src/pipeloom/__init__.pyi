@@ -34,6 +34,7 @@ from .planner.models.arithmetic import arithmetic as arithmetic
 from .planner.optimize import optimize as optimize
 from .planner.pack import Packing as Packing
 from .planner.pack import pack as pack
+from .planner.packing.costs import refit as refit  # experimental
 from .planner.plan import plan as plan
 from .planner.predict import Prediction as Prediction
 from .planner.predict import predict as predict

@@ -1,4 +1,4 @@
-"""Profiles: delays, cuts, limits, links, ties, layers."""
+"""Profiles: delays, cuts, limits, links and shared wires, ties, layers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from pipeloom.ir import (
     Link,
     Links,
     Profile,
+    Sharing,
     StageProfile,
     UnsupportedError,
     dump_layers,
     dump_profile,
     dump_program,
     dump_schedule,
+    over_wires,
     parse_layers,
     parse_profile,
     verify_program,
