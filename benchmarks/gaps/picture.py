@@ -16,20 +16,18 @@ def picture(row: str, cells: Iterable[dict[str, Any]]) -> str:
 
     ``cells``: recorded rows; only those for ``row`` are shown. Limits are in units of M_B.
     """
-    known = [cell for cell in cells if cell["row"] == row]
+    known = [
+        cell | {"limit": cell["share"] * cell["ranks"]} for cell in cells if cell["row"] == row
+    ]
     points = [
-        FrontierPoint(_limit(c), c["bubble"], c["bound_bubble"], c["status"] == "optimal")
+        FrontierPoint(c["limit"], c["bubble"], c["bound_bubble"], c["status"] == "optimal")
         for c in known
     ]
     heuristic = [
-        ("published heuristic", _limit(cell), cell["published"])
+        ("published heuristic", cell["limit"], cell["published"])
         for cell in known
         if cell["published"] is not None
     ]
     words = "{ranks} ranks, {microbatches} microbatches".format(**known[0])
     title = f"{row.rsplit('-', 1)[0]}, {words}"
     return frontier_svg(Frontier(title, "period", points, heuristic, scope=SCOPE))
-
-
-def _limit(cell: dict[str, Any]) -> float:
-    return float(cell["share"]) * int(cell["ranks"])

@@ -15,6 +15,7 @@ from torch.distributed.pipelining import _backward
 
 from examples.gpt import Block
 from pipeloom.runtime import Cell, Ledger, Memory, Spec, StageInterface, StageRunner
+from pipeloom.runtime.device import Device
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import runner_kind
 from pipeloom.runtime.rank.heap import keep_pages
@@ -139,7 +140,10 @@ def run_ways(name: str, rounds: int, device_name: str) -> dict[str, dict[str, fl
         "torch.compile": Ours(cast(nn.Module, torch.compile(own())), x),
     }
     rows = [
-        {way: _round(stage, device, split=way not in WHOLE.values()) for way, stage in ways.items()}
+        {
+            way: _round(stage, Device(device), split=way not in WHOLE.values())
+            for way, stage in ways.items()
+        }
         for _ in range(rounds + WARMUP)
     ]
     found = {}
@@ -158,7 +162,7 @@ def _medians(rows: Sequence[Mapping[str, Mapping[str, float]]], way: str) -> dic
     return found
 
 
-def _round(stage: Split, device: torch.device, *, split: bool) -> Mapping[str, float]:
+def _round(stage: Split, device: Device, *, split: bool) -> Mapping[str, float]:
     """The time of BW in seconds, as ``bw``; with ``split`` also those of B and W, as ``b`` and
     ``w``. Gradients are added to existing ones."""
     stage.forward(False)
@@ -170,16 +174,11 @@ def _round(stage: Split, device: torch.device, *, split: bool) -> Mapping[str, f
     return found
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _taken(run: Callable[[], None], device: torch.device) -> float:
-    _synchronize(device)
+def _taken(run: Callable[[], None], device: Device) -> float:
+    device.synchronize()
     begin = time.perf_counter()
     run()
-    _synchronize(device)
+    device.synchronize()
     return time.perf_counter() - begin
 
 
