@@ -26,7 +26,7 @@ class Assumptions:
     layers_on_8: int
     matrix_teraflops: float
     attention_teraflops: float
-    memory: float | None
+    memory: float
     nvlink: float
     pcie: float
     ethernet: float

@@ -125,13 +125,13 @@ def run_ways(name: str, rounds: int, device_name: str) -> dict[str, dict[str, fl
     before B, and between B and W. ``of_...``: the median over rounds of (B + W) / BW, where all
     three are from the same round, because the speed of the machine changes from round to round.
     """
-    device = torch.device(device_name)
+    device = Device(torch.device(device_name))
     torch.set_num_threads(1)
-    keep_pages(device)  # as in the process of a rank
+    keep_pages(device.device)  # as in the process of a rank
     torch.manual_seed(0)
     kind, width = name.split()
-    module = (LlamaLayer if kind == "llama" else blocks)(int(width)).to(device)
-    x = torch.randn(ROWS, LENGTH, int(width), device=device)
+    module = (LlamaLayer if kind == "llama" else blocks)(int(width)).to(device.device)
+    x = torch.randn(ROWS, LENGTH, int(width), device=device.device)
     own = partial(copy.deepcopy, module)
     ways: dict[str, Split] = {
         "eager": Ours(own(), x),
@@ -140,17 +140,12 @@ def run_ways(name: str, rounds: int, device_name: str) -> dict[str, dict[str, fl
         "torch.compile": Ours(cast(nn.Module, torch.compile(own())), x),
     }
     rows = [
-        {
-            way: _round(stage, Device(device), split=way not in WHOLE.values())
-            for way, stage in ways.items()
-        }
+        {way: _round(stage, device, split=way not in WHOLE.values()) for way, stage in ways.items()}
         for _ in range(rounds + WARMUP)
     ]
-    found = {}
-    for way in ways:
-        found[way] = _medians(rows[WARMUP:], way)
-        if way in LEDGERED:
-            found[way] |= _held(own(), x, LEDGERED[way])
+    found = {way: _medians(rows[WARMUP:], way) for way in ways}
+    for way, stages_as in LEDGERED.items():
+        found[way] |= _held(own(), x, stages_as)
     return found
 
 
