@@ -233,8 +233,9 @@ def _row(row: MeasuredRow, rates: Reached) -> Row:
 
 def judge(rows: Figures) -> Iterator[Claim]:
     held = {row["case"]: row for row in of_part(rows, HELD)}
-    if DENSE in held and EXPERTS in held:
-        yield _summary(held, of_part(rows, UNSEEN))
+    unseen = of_part(rows, UNSEEN)
+    if unseen and held.keys() >= {DENSE, EXPERTS}:
+        yield _summary(held, unseen)
     for (name, figure), most in TARGETS.items():
         if name in held:
             found = held[name]["figures"][figure]

@@ -16,6 +16,7 @@ from torch.distributed.pipelining import _backward
 from examples.gpt import Block
 from pipeloom.runtime import Cell, Ledger, Memory, Spec, StageInterface, StageRunner
 from pipeloom.runtime.device import Device
+from pipeloom.runtime.executor.skip_connections import Skips
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import runner_kind
 from pipeloom.runtime.rank.heap import keep_pages
@@ -65,7 +66,8 @@ class Ours:
         memory = memory or Memory()
         interface = StageInterface((Spec.of(x),), (True,))
         seed = torch.ones((), device=x.device)
-        self._runner = kind(1, module, memory=memory, last=False, loss=None, seed=seed)
+        more = {"last": False, "loss": None, "seed": seed, "skips": Skips((), 2)}
+        self._runner = kind(1, module, memory=memory, **more)
         self._cells = {False: Cell(None, interface), True: Cell(WeightQueue(memory), interface)}
         self._x, self._dy = x, torch.randn_like(x)
 
