@@ -10,7 +10,6 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, get_args
 
 from pipeloom.planner import processes_here
@@ -197,13 +196,14 @@ def report(*, check: bool) -> int:
     """
     unknown = [line for name in BENCHMARKS for line in _without_case(name)] if check else []
     print("".join(f"{line}\n" for line in unknown), end="")
-    files = dict(_files())
-    different = [name for name, text in files.items() if not _is(ROOT / name, text)]
-    for name in different:
+    texts = {ROOT / name: text for name, text in _files()}
+    different = [p for p, text in texts.items() if not p.exists() or p.read_text("utf-8") != text]
+    for path in different:
+        name = path.relative_to(ROOT)
         if check:
             print(f"{name}: differs from the records; python -m benchmarks --report writes it")
         else:
-            (ROOT / name).write_text(files[name], encoding="utf-8")
+            path.write_text(texts[path], encoding="utf-8")
             print(f"wrote {name}")
     return int(check and bool(different or unknown))
 
@@ -214,10 +214,6 @@ def _without_case(name: str) -> Iterator[str]:
     for row in Record.of(name).rows:
         if (row["part"], row["case"]) not in known:
             yield f"{name}: {row['part']}: {row['case']}: recorded, and no case"
-
-
-def _is(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text(encoding="utf-8") == text
 
 
 def _files() -> Iterator[tuple[str, str]]:

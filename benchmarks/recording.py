@@ -62,8 +62,7 @@ class Record:
 
     def when(self, rows: Iterable[Row]) -> str:
         """The days and the commits at which ``rows`` were recorded, as text."""
-        found = dict.fromkeys(words(self.origin(row)) for row in rows)
-        return ", ".join(found)
+        return ", ".join(dict.fromkeys(words(self.origin(row)) for row in rows))
 
 
 def words(origin: dict[str, Any]) -> str:

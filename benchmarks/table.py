@@ -15,14 +15,9 @@ end -->``.
 """
 
 
-def markdown(
-    head: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None
-) -> list[str]:
-    """The lines of a Markdown table. The first ``left`` columns are aligned to the left, the others
-    to the right; if it is None, all to the left."""
-    first = len(head) if left is None else left
-    rule = ["---"] * first + ["---:"] * (len(head) - first)
-    return [f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)]
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table."""
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def digits(rate: float) -> str:
@@ -40,16 +35,13 @@ def _lines(table: Table, rows: Rows) -> Iterator[list[str]]:
     if table.by is None:
         yield from (line(table, row) for row in shown)
         return
+    sound = [row for row in shown if "failed" not in row]
     groups: dict[object, list[Row]] = {}
-    for row in shown:
-        if "failed" not in row:
-            groups.setdefault(table.by(row), []).append(row)
-    whole = [[row for group in groups.values() for row in group]] * (
-        table.total and len(groups) > 1
-    )
-    for number, group in enumerate([*groups.values(), *whole]):
-        cells = [column.cell(group) for column in table.columns]
-        yield ["all", *cells[1:]] if number == len(groups) else cells
+    for row in sound:
+        groups.setdefault(table.by(row), []).append(row)
+    yield from ([column.cell(group) for column in table.columns] for group in groups.values())
+    if table.total and len(groups) > 1:
+        yield ["all", *(column.cell(sound) for column in table.columns[1:])]
 
 
 def line(table: Table, row: Row) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from statistics import mean, median
 from typing import Any, TypeAlias
 
@@ -73,10 +74,8 @@ def measure(case: Case) -> Row:
 
     alone: dict[str, float] = {}
     for _, placement in placements(profile):
-        try:
+        with suppress(InfeasibleError):
             alone[placement.name] = solved(placement=placement.name).cost
-        except InfeasibleError:
-            continue
     runs = [solved(seed=run) for run in range(RUNS)]
     work = microbatches * sum(s.t_f + s.t_b + s.t_w for s in profile.stages) / profile.ranks
     return {

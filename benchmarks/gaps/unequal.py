@@ -86,12 +86,7 @@ def drawn(kind: str, ranks: int, rng: np.random.Generator, name: str = "") -> Pr
     return Profile(stages, ranks, t_comm, name=name)
 
 
-def unequal(
-    kind: str,
-    seed: int,
-    objective: Objective = Objective.PERIOD,
-    shares: Sequence[float] = SHARES,
-) -> Problem:
+def unequal(kind: str, seed: int, objective: Objective, shares: Sequence[float]) -> Problem:
     """A random problem, reproducible from kind and seed.
 
     P is uniform in 2..16, M log-uniform in 4..96. The memory limit is P x M_B times one of

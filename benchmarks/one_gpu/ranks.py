@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -31,13 +30,11 @@ class Source(GPT):
     slow."""
 
     home: str = "cpu"
+    learning_rate: float = 1e-4
 
     def _unit(self, place: int, build: Callable[[], T]) -> T:
         with torch.device(self.home):
             return super()._unit(place, build)
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.95))
 
 
 def measured(
@@ -115,7 +112,7 @@ def difference(family: str, device: str) -> float:
 
     Returns the largest difference, relative to the largest gradient of the same parameter.
     """
-    source = GPT(layers=4, width=64, heads=2, context=32, dtype=torch.float64)
+    source = Source(4, 64, 2, 32, dtype=torch.float64, home=device)
     stages = (StageProfile(1.0, 1.0, 1.0),) * (2 * CHUNKS.get(family, 1))
     program = compile_schedule(build_family(family, Profile(stages, 2), 4))
     found = launch_ranks(_gradients, 2, (program, source, device), device=device)
@@ -126,10 +123,8 @@ def difference(family: str, device: str) -> float:
 
 
 def _gradients(program: Program, source: GPT, device: str) -> dict[str, Tensor]:
-    modules = [
-        partial(_on, device, make) for make in source.stages(program.schedule.problem.stages)
-    ]
-    pipeline = Pipeline(program, modules, loss=source.loss, device=device)
+    stages = source.stages(program.schedule.problem.stages)
+    pipeline = Pipeline(program, stages, loss=source.loss, device=device)
     inputs, target = _batch(source, device)
     pipeline.step(inputs, target=target, return_outputs=False)
     pipeline.close()
@@ -137,15 +132,11 @@ def _gradients(program: Program, source: GPT, device: str) -> dict[str, Tensor]:
 
 
 def _expected(source: GPT, count: int, device: str) -> dict[str, Tensor]:
-    modules = {s: _on(device, make) for s, make in enumerate(source.stages(count))}
+    modules = {s: make() for s, make in enumerate(source.stages(count))}
     whole, (inputs, targets) = nn.Sequential(*modules.values()), _batch(source, device)
     for x, target in zip(inputs, targets, strict=True):
         (source.loss(whole(x), target) / len(inputs)).backward()  # type: ignore[no-untyped-call]
     return _named(modules)
-
-
-def _on(device: str, make: Callable[[], nn.Module]) -> nn.Module:
-    return make().to(device)
 
 
 def _batch(source: GPT, device: str) -> list[list[Tensor]]:

@@ -4,7 +4,7 @@ same model."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,13 @@ from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain, viol
 
 GRID_PART, PUBLISHED_PART = "grid", "published configurations"
 MEASURED = Path(__file__).parents[1] / "predict" / "published.json"
-FIRST, MOST = 100.0, 1600.0
-"""Work limits of a plan, in millions of simulated ops.
-
-The first plan gets ``FIRST``. While a target is missed, the limit is multiplied by four, up to
-``MOST``.
-"""
+WORK = (100.0, 400.0, 1600.0)
+"""Work limits of a plan, in millions of simulated ops: each is tried if a target is missed with the
+one before."""
 VTRAIN = "vtrain"
-WITHIN = 0.05
-"""The largest gap allowed between a plan and its lower bound."""
+WITHIN, SAME = 0.05, 1 - 1e-9
+"""The largest gap allowed between a plan and its lower bound; and the ratio of two step times from
+which on the first counts as no shorter than the second."""
 _BATCHES = {8: 64, 64: 256, 256: 1024, 1024: 2048}
 _MODELS = {"llama-3-8b": 8192, "llama-3-70b": 8192, "llama-3-405b": 8192, "mixtral-8x7b": 4096}
 GRID = {
@@ -47,31 +45,26 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """Plan with the smallest work limit with which no target is missed, or with ``MOST`` if one is
-    missed with every limit."""
-    grid, work = case.part == GRID_PART, FIRST
-    while True:
-        if grid:
+    """Plan with the smallest work limit with which no target is missed, or with the largest one if
+    a target is missed with every limit."""
+    for work in WORK:
+        if case.part == GRID_PART:
             found = _plan(case.name.split(maxsplit=1)[0], "H100", GRID[case.name], work)
         else:
             found = of_published(_published()[case.name], work)
-        if not missed(found) or work >= MOST:
-            return found | {"work": work}
-        work = min(4 * work, MOST)
+        if not missed(found):
+            break
+    return found | {"work": work}
 
 
 @cache
 def _published() -> dict[str, list[MeasuredRow]]:
-    return published_cases(read_rows(MEASURED))
-
-
-def published_cases(rows: Iterable[MeasuredRow]) -> dict[str, list[MeasuredRow]]:
     """The rows of large runs, grouped by those settings that a plan does not choose.
 
     Each key is a text with the settings of a group.
     """
     found: dict[str, list[MeasuredRow]] = {}
-    for row in rows:
+    for row in read_rows(MEASURED):
         if row.source != VTRAIN:
             run = row.setup.run
             words = [row.model, row.cluster.gpu.name, *(str(getattr(run, k)) for k in _ALIKE)]
@@ -113,26 +106,18 @@ def _plan(model: Any, cluster: Any, given: Mapping[str, Any], work: float) -> Ro
     }
 
 
-def missed(row: Mapping[str, Any]) -> list[str]:
-    """The targets that a plan misses, one line each."""
+def missed(row: Mapping[str, Any]) -> bool:
+    """Whether a plan misses a target: a published configuration is better, the gap is wider than
+    ``WITHIN``, or the schedule or its program is not valid."""
     if "plan" not in row:
-        return []
-    lines = []
-    best = _nearest(row)
-    if best is not None and best < 1 - 1e-9:
-        lines.append("a published configuration is better")
-    if row["gap"] > WITHIN:
-        lines.append("the gap is too wide")
-    if not row["valid"]:
-        lines.append("the schedule or its program is not valid")
-    return lines
+        return False
+    return min(_ratios(row), default=1.0) < SAME or row["gap"] > WITHIN or not row["valid"]
 
 
-def _nearest(row: Mapping[str, Any]) -> float | None:
-    """The shortest predicted step time of a published configuration, divided by that of the plan;
-    None if no configuration is published."""
-    steps = [each["step_ms"] / row["step_ms"] for each in row.get("published", [])]
-    return min(steps, default=None)
+def _ratios(row: Mapping[str, Any]) -> list[float]:
+    """The predicted step times of the published configurations, each divided by that of the
+    plan."""
+    return [each["step_ms"] / row["step_ms"] for each in row.get("published", [])]
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
@@ -142,19 +127,12 @@ def judge(rows: Rows) -> Iterator[Claim]:
         if planned:
             words = f"{len(planned)} plans {what} have gaps of at most "
             words += f"{max(r['gap'] for r in planned):.1%} to the lower bound for all plans."
-            nearest = [each for row in planned if (each := _nearest(row)) is not None]
+            nearest = [min(ratios) for row in planned if (ratios := _ratios(row))]
             if nearest:
-                slower, worst = sum(each >= 1 - 1e-9 for each in nearest), min(nearest)
+                slower, worst = sum(each >= SAME for each in nearest), min(nearest)
                 words += f" In {slower} of {len(nearest)} cases, no published configuration is "
                 words += f"predicted to be faster; the nearest takes {worst:.3f} times as long."
             yield Claim(part, words, not any(map(missed, planned)), part.split()[0] + "-plans")
-
-
-def _beside(row: Row) -> str | None:
-    """The predicted step times of published configurations, each divided by that of the plan, as
-    text; None if no configuration is published."""
-    steps = [f"{each['step_ms'] / row['step_ms']:.3f}" for each in row.get("published", [])]
-    return ", ".join(steps) or None
 
 
 _TABLE = Table(
@@ -163,7 +141,9 @@ _TABLE = Table(
     *plain("schedule"),
     *plain({"step ms": "step_ms"}, ".1f"),
     *plain("gap", ".2%"),
-    Column("published / plan", _beside),
+    Column(
+        "published / plan", lambda row: ", ".join(f"{each:.3f}" for each in _ratios(row)) or None
+    ),
     *plain({"GiB": "memory_gib"}, ".1f"),
 )
 columns = {GRID_PART: _TABLE, PUBLISHED_PART: _TABLE}

@@ -9,12 +9,12 @@ from .. import Case, Claim, Row, Rows, Size, Table, plain
 
 ROOMS = ("runtime", "compiler")
 PART, MOST_CHANGED = "port", 8
-SCHEDULES = ("1F1B", "Interleaved1F1B", "ZBVZeroBubble")
-"""The names of the schedules of torch that are compared."""
+FAMILIES = {"1F1B": "1f1b", "Interleaved1F1B": "interleaved-1f1b:2", "ZBVZeroBubble": "zb-v"}
+"""The schedules of torch that are compared, each with the family that corresponds to it."""
 
 
 def cases(size: Size) -> Iterator[Case]:
-    for name in SCHEDULES[: 1 if size == "small" else None]:
+    for name in list(FAMILIES)[: 1 if size == "small" else None]:
         yield Case(PART, name, timed=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
@@ -15,11 +14,9 @@ from pipeloom import Profile, StageProfile, build, dump_schedule, write_json
 from pipeloom.runtime import launch_ranks
 
 from ..clocks import WARMUP, Span, in_turn, medians
-from . import ported, script
+from . import FAMILIES, ported, script
 
 RANKS = 4
-FAMILIES = {"1F1B": "1f1b", "Interleaved1F1B": "interleaved-1f1b:2", "ZBVZeroBubble": "zb-v"}
-"""The family that corresponds to each schedule of torch."""
 ROUNDING = 1e-5
 """The relative tolerance for losses: float32 numbers summed in another order, over several
 steps."""
@@ -41,7 +38,10 @@ def compared(name: str, folder: str) -> dict[str, Any]:
     for which in ("ours", "torch"):
         taken, cpu = medians([spans[which] for spans, _ in ranks])
         row |= {f"{which}_ms": taken, f"{which}_cpu_ms": cpu}
-    ours, theirs = (_losses([losses[which] for _, losses in ranks]) for which in ("ours", "torch"))
+    ours, theirs = (
+        [loss for _, losses in ranks for loss in losses[which] if loss is not None]
+        for which in ("ours", "torch")
+    )
     apart = max(abs(x - y) / y for x, y in zip(ours, theirs, strict=True))
     return row | {
         "ratio": row["ours_ms"] / row["torch_ms"],
@@ -67,10 +67,7 @@ def _on_a_rank(name: str, folder: str) -> Measured:
     """
     os.chdir(folder)
     torch.set_num_threads(1)
-    scripts: dict[str, Iterator[float | None]] = {
-        "torch": script.train(name),
-        "ours": ported.train(name),
-    }
+    scripts = {"torch": script.train(name), "ours": ported.train(name)}
     losses: dict[str, list[float | None]] = {which: [] for which in scripts}
 
     def step(which: str) -> None:
@@ -78,7 +75,3 @@ def _on_a_rank(name: str, folder: str) -> Measured:
 
     runs = {which: partial(step, which) for which in scripts}
     return in_turn(runs, script.STEPS - WARMUP), losses
-
-
-def _losses(ranks: Sequence[Sequence[float | None]]) -> list[float]:
-    return [loss for rank in ranks for loss in rank if loss is not None]

@@ -52,21 +52,17 @@ def all_rows() -> list[MeasuredRow]:
 def halves() -> tuple[list[MeasuredRow], list[MeasuredRow]]:
     """The calibration rows and the held-out rows.
 
-    The held-out rows are the rows of the other groups, and all rows that calibration cannot use.
-    The latter are therefore in both lists if they belong to a calibration group.
+    Calibration rows are the rows in every second group of each source. The held-out rows are the
+    rows of the other groups, and all rows that calibration cannot use. The latter are therefore in
+    both lists if they belong to a calibration group.
     """
-    calibrating, held = split(all_rows())
-    return calibrating, [*held, *(row for row in calibrating if not row.calibrates)]
-
-
-def split(rows: Rows) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
-    """The rows in every second group of each source, for calibration, and the rows in the other
-    groups."""
     chosen: set[Any] = set()
-    for _, groups in groupby(sorted({row.group for row in rows}), key=lambda group: group[0]):
-        chosen |= set(list(groups)[::2])
-    calibrating = [row for row in rows if row.group in chosen]
-    return calibrating, [row for row in rows if row.group not in chosen]
+    groups = sorted({row.group for row in all_rows()})
+    for _, own in groupby(groups, key=lambda group: group[0]):
+        chosen |= set(list(own)[::2])
+    calibrating = [row for row in all_rows() if row.group in chosen]
+    held = [row for row in all_rows() if row.group not in chosen]
+    return calibrating, [*held, *(row for row in calibrating if not row.calibrates)]
 
 
 @cache
@@ -164,11 +160,8 @@ def _time_ratios(rows: Rows, rates: Reached) -> list[float]:
 
 
 def _times(rows: Rows, rates: Reached) -> list[float]:
-    times: dict[int, float] = {}
-    for gpu in {row.cluster.gpu.name for row in rows}:
-        mine = [row for row in rows if row.cluster.gpu.name == gpu]
-        times |= zip(map(id, mine), map(float, predicted(mine, rates(gpu))), strict=True)
-    return [times[id(row)] for row in rows]
+    runs = groupby(rows, key=lambda row: row.cluster.gpu.name)
+    return [float(time) for gpu, run in runs for time in predicted([*run], rates(gpu))]
 
 
 def _memory_ratio(row: MeasuredRow, rates: Reached) -> float:
@@ -240,8 +233,9 @@ def _row(row: MeasuredRow, rates: Reached) -> Row:
 
 def judge(rows: Figures) -> Iterator[Claim]:
     held = {row["case"]: row for row in of_part(rows, HELD)}
-    if DENSE in held and EXPERTS in held:
-        yield _summary(held, of_part(rows, UNSEEN))
+    unseen = of_part(rows, UNSEEN)
+    if unseen and held.keys() >= {DENSE, EXPERTS}:
+        yield _summary(held, unseen)
     for (name, figure), most in TARGETS.items():
         if name in held:
             found = held[name]["figures"][figure]

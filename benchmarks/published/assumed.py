@@ -26,7 +26,7 @@ class Assumptions:
     layers_on_8: int
     matrix_teraflops: float
     attention_teraflops: float
-    memory: float | None
+    memory: float
     nvlink: float
     pcie: float
     ethernet: float
@@ -35,12 +35,9 @@ class Assumptions:
     capacity: float
 
 
-SOURCES: dict[str, dict[str, Any]] = json.loads(
-    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
-)
-"""The value, the meaning and the source of each assumption, by name."""
-
-
-_VALUES: dict[str, Any] = {name: each["value"] for name, each in SOURCES.items()}
+_VALUES: dict[str, Any] = {
+    name: each["value"]
+    for name, each in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8")).items()
+}
 _SETS = {name: frozenset(_VALUES[name]) for name in ("recompute", "overlap")}
 BASE = Assumptions(**_VALUES | _SETS)

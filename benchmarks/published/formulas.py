@@ -76,16 +76,13 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    return _cell(**case.given)
-
-
-def _cell(name: str, ranks: int, count: int, times: Times) -> Row:
     """Compare the schedule of a method with the formulas of that method, and return the figures of
     both.
 
     The bubble is the idle time of rank 0, or for DualPipe that of a rank in the middle. Raises
     AssertionError if the schedule is not valid.
     """
+    name, ranks, count, times = case.given.values()
     schedule = build_family(METHODS[name][0], times.profile(ranks), count)
     wrong = violations(schedule)
     assert not wrong, wrong

@@ -81,12 +81,6 @@ def formula(name: str, ranks: int, count: int) -> float | None:
     return None if turns is None else (ranks - 1) / (turns * count + ranks - 1)
 
 
-def _turns(name: str, ranks: int, count: int) -> Any:
-    """The ops of each rank, each op with its turn."""
-    family: Any = FAMILIES[name]
-    return family.turns(ranks, count).rows
-
-
 def elements(name: str) -> Row:
     """The numbers of elements that a family sends over each link of the ring in its steady state.
 
@@ -94,8 +88,12 @@ def elements(name: str) -> Row:
     in the same unit. ``turns``: turns per microbatch.
     """
     microbatch = _sent(name, MANY) - _sent(name, FEW)
-    last = {n: max(turn for row in _turns(name, RANKS, n) for turn, _ in row) for n in (FEW, MANY)}
-    turns = (last[MANY] - last[FEW]) / (MANY - FEW)
+    family: Any = FAMILIES[name]
+    few, many = (
+        max(turn for row in family.turns(RANKS, count).rows for turn, _ in row)
+        for count in (FEW, MANY)
+    )
+    turns = (many - few) / (MANY - FEW)
     elements = LAYER * microbatch / (MANY - FEW)
     return {"family": name, "turns": turns, "turn": elements / turns, "microbatch": elements}
 

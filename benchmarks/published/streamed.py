@@ -6,6 +6,8 @@ Either there is no delay between ranks, or a hop takes half an F, with or withou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import TypeAlias
 
 from pipeloom import Objective, Placement, Problem, Profile, StageProfile, build_family, solve
 from pipeloom.ir import Link, Links, Sharing, step_time
@@ -23,53 +25,34 @@ WORK = 80.0
 """The work limit of each solve in millions of simulated ops, which makes results reproducible."""
 
 
-def _hop(shared: Sharing, *, latency: bool = False) -> Links:
-    """Links on which the weights of a stage take ``HOP`` per hop, due to bandwidth or to
-    latency."""
-    rate = BYTES / (HOP * 1e6)  # gigabytes per second
-    link = Link(HOP, 1e12) if latency else Link(0.0, rate)
-    return Links(link, shared=shared)
-
-
+BY_RATE, BY_LATENCY = Link(0.0, BYTES / (HOP * 1e6)), Link(HOP, 1e12)
+"""Links on which the weights of a stage take ``HOP`` per hop, due to bandwidth or to latency."""
 HOPS: Mapping[str, Links | None] = {
     "none, t_comm": None,
-    "pairs": _hop(Sharing.PAIRS),
-    "ports": _hop(Sharing.PORTS),
-    "ring": _hop(Sharing.RING),
-    "ring, all latency": _hop(Sharing.RING, latency=True),
+    **{shared.value: Links(BY_RATE, shared=shared) for shared in Sharing},
+    "ring, all latency": Links(BY_LATENCY, shared=Sharing.RING),
 }
 """Links on which a hop takes half an F, by how messages share wires."""
+Setting: TypeAlias = tuple[int, int, float, str, Links | None, float | None]
+"""P, M, the time of a hop, how messages share wires, the links, and the memory limit."""
 
 
 def cases(size: Size) -> Iterator[Case]:
-    for ranks, count in WITHOUT_DELAY[: 1 if size == "small" else None]:
-        for objective in Objective:
-            given = {"ranks": ranks, "count": count, "objective": objective}
-            yield Case(PART, f"{ranks} x {count} no delay {objective.value}", given)
-    if size == "small":
-        return
-    for name, links in HOPS.items():
-        for limit in (None, 16.0):
-            for objective in Objective:
-                given = {"ranks": 16, "count": 64, "objective": objective}
-                given |= {"hop": HOP, "shared": name, "links": links, "limit": limit}
-                yield Case(PART, f"16 x 64 {name} limit {limit} {objective.value}", given)
+    shapes = WITHOUT_DELAY[: 1 if size == "small" else None]
+    settings: list[Setting] = [(*shape, 0.0, "no delay", None, None) for shape in shapes]
+    if size != "small":
+        hops = product(HOPS.items(), (None, 16.0))
+        settings += [(16, 64, HOP, name, links, limit) for (name, links), limit in hops]
+    for given, objective in product(settings, Objective):
+        ranks, count, hop, shared, _, limit = given
+        words = f"{shared} limit {limit}" if hop else shared
+        name = f"{ranks} x {count} {words} {objective.value}"
+        yield Case(PART, name, {"setting": given, "objective": objective})
 
 
 def measure(case: Case) -> Row:
-    return _row(**case.given)
-
-
-def _row(
-    ranks: int,
-    count: int,
-    objective: Objective,
-    *,
-    hop: float = 0.0,
-    shared: str = "no delay",
-    links: Links | None = None,
-    limit: float | None = None,
-) -> Row:
+    ranks, count, hop, shared, links, limit = case.given["setting"]
+    objective = case.given["objective"]
     stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=BYTES)
     profile = Profile((stage,) * ranks, ranks, t_comm=hop, links=links)
     placement = Placement.round_robin(ranks)

@@ -4,7 +4,6 @@ schedules built here."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,13 +113,11 @@ def bubble(schedule: Schedule) -> float:
 
 def _optimized(row: Row, limit: float) -> dict[str, Any]:
     problem = Problem.linear(row.profile, row.microbatches, limit)
-    begin = time.perf_counter()
     schedule = solve(problem, time_limit=TIME_LIMIT)
-    seconds = time.perf_counter() - begin
     report = schedule.known_report
     least = 1.0 - schedule.known_timing.work / (row.profile.ranks * report.known_bound)
     status = {"bound": least, "bound_name": report.bound, "status": report.status.value}
-    return {"own": bubble(schedule), **status, "seconds": seconds}
+    return {"own": bubble(schedule), **status, "seconds": report.solve_seconds}
 
 
 def judge(rows: Rows) -> Iterator[Claim]:

@@ -10,8 +10,8 @@ of length S, one layer takes
 
 It holds 34 G S H bytes from F to B, of which 32 stay until W, and sends 2. The attention matrix is
 not included, because fused kernels do not keep it. Norms, rotary embeddings, activation functions
-and additions are limited by memory bandwidth: if ``memory`` is given, F also takes the time of
-:data:`TOUCHED` bytes for each of its G S H elements, and B twice that.
+and additions are limited by memory bandwidth: F also takes the time of :data:`TOUCHED` bytes for
+each of its G S H elements, and B twice that.
 
 With ``recompute``, a layer holds only its input, 2 G S H bytes, and B first runs F again. This is
 meant for families that run B and W as one op, as a separate W would need to hold more.
@@ -83,9 +83,8 @@ class Transformer:
     def _time(self, passes: int) -> float:
         """The milliseconds of an op of one layer: its matrix products, and ``passes`` times the
         attention and the memory traffic of F."""
-        given, touched = self.given, 0.0
-        if given.memory is not None:
-            touched = self._units(TOUCHED * passes) / (given.memory * 1e6)
+        given = self.given
+        touched = self._units(TOUCHED * passes) / (given.memory * 1e6)
         matrices = self._units(24.0 * self.hidden) / (given.matrix_teraflops * 1e9)
         attention = self._units(2.0 * passes * self.sequence)
         return matrices + attention / (given.attention_teraflops * 1e9) + touched

@@ -66,10 +66,8 @@ def _solve(asked: Question, seed: int) -> tuple[dict[str, Any], Schedule | None]
 
 def bounds(problem: Problem) -> dict[str, float]:
     """The lower bounds that the solver computes without a search: for each name the highest."""
-    found: dict[str, float] = {}
-    for bound in lower_bounds(problem):
-        found[bound.name] = _rounded(max(bound.value, found.get(bound.name, 0.0)))
-    return found
+    rising = sorted(lower_bounds(problem), key=lambda bound: bound.value)
+    return {bound.name: _rounded(bound.value) for bound in rising}
 
 
 def _order(schedule: Schedule) -> str:

@@ -59,9 +59,8 @@ def questions() -> Iterator[Question]:
     """Yield all questions for the optimizer."""
     for each in _data()["questions"]:
         options = each["options"]
-        if "slow" in options:  # JSON has only strings as keys
-            slow = {int(rank): factor for rank, factor in options["slow"].items()}
-            options = options | {"slow": slow}
+        if slow := options.get("slow"):  # JSON has only strings as keys
+            options = options | {"slow": {int(rank): factor for rank, factor in slow.items()}}
         yield Question(**each | {"options": options})
 
 

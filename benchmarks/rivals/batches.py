@@ -118,10 +118,8 @@ def _problem(name: str, stages: list[dict[str, Any]], **more: Any) -> Problem:
 def _limited(problem: Problem, room: float) -> Problem:
     """The problem with a memory limit for all ranks: ``room`` times the highest peak memory of any
     rank in 1F1B or ZB-H1."""
-    peak = 0.0
-    for family in ("1f1b", "zb-h1"):
-        built = build_family(family, problem.profile, problem.microbatches)
-        peak = max(peak, *built.known_timing.peak_memory)
+    built = (build_family(n, problem.profile, problem.microbatches) for n in ("1f1b", "zb-h1"))
+    peak = max(peak for schedule in built for peak in schedule.known_timing.peak_memory)
     return replace(problem, memory_limit=(room * peak,) * problem.ranks)
 
 

@@ -6,6 +6,7 @@ No instance was selected by its results.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from pipeloom import Layer, LayerKind, Objective, Placement, Profile, StageProfi
 from pipeloom.ir import LayeredProfile
 
 SEEDS = range(36)
+INTERLEAVED = partial(Placement.interleaved, chunks=2)
+PLACEMENTS = (Placement.linear, Placement.linear, Placement.v, INTERLEAVED)
+"""The placements from which an instance draws one."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ def instance(seed: int) -> Instance:
     ranks = int(rng.choice((4, 8)))
     blocks = int(rng.choice((16, 24, 32) if ranks == 4 else (24, 32, 48)))
     layers = _layers(rng, blocks)
-    placement = _placement(str(rng.choice(("linear", "linear", "v", "interleaved"))), ranks)
+    placement = PLACEMENTS[int(rng.choice(4))](ranks)
     cluster = Profile((), ranks, t_comm=float(rng.uniform(0.02, 0.3)), name=f"seed {seed}")
     # with equal layers and an even cut, 1F1B holds P microbatches of 1 / P of the model
     share, weights = float(rng.choice((0.6, 0.8, 1.0, 1.25))), bool(rng.integers(2))
@@ -57,12 +61,6 @@ def instance(seed: int) -> Instance:
         list(Objective)[int(rng.integers(2))],
         f"{share:g}" + (" with weights" if weights else ""),
     )
-
-
-def _placement(name: str, ranks: int) -> Placement:
-    if name == "linear":
-        return Placement.linear(ranks)
-    return Placement.v(ranks) if name == "v" else Placement.interleaved(ranks, 2)
 
 
 def _layers(rng: np.random.Generator, blocks: int) -> tuple[StageProfile, ...]:

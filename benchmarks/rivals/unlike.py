@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from time import process_time
 
-from pipeloom import InfeasibleError, Problem, Schedule, build_family, solve
+from pipeloom import Schedule, build_family, solve
 from pipeloom.solver import objective_cost
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, plain, violations
@@ -45,10 +45,12 @@ def measure(case: Case) -> Row:
     began = process_time()
     ours = solve(problem, work_limit=WORK)
     seconds = process_time() - began
-    others: dict[str, float | None] = {name: _family(problem, name) for name in OTHERS[:2]}
     stages = tuple(replace(stage, each=()) for stage in problem.profile.stages)
     mean = replace(problem, profile=replace(problem.profile, stages=stages))
-    others["mean"] = cost_of(Schedule(problem, solve(mean, work_limit=WORK).order))
+    orders = {"mean": solve(mean, work_limit=WORK).order}
+    for name in ("1f1b", "zb-h1"):
+        orders[name] = build_family(name, problem.profile, problem.microbatches).order
+    others = {name: cost_of(Schedule(problem, order)) for name, order in orders.items()}
     if folder is not None:
         others["dynapipe"] = dynapipe(problem, Path(folder))
     bound = ours.known_report.known_bound
@@ -63,14 +65,6 @@ def measure(case: Case) -> Row:
         "cpu_seconds": round(seconds, 2),
         "faults": violations(ours),
     }
-
-
-def _family(problem: Problem, name: str) -> float | None:
-    profile, limit = problem.profile, problem.memory_limit[0]
-    try:
-        return objective_cost(build_family(name, profile, problem.microbatches, memory_limit=limit))
-    except InfeasibleError:
-        return None
 
 
 def shorter(row: Row) -> float:

@@ -15,6 +15,8 @@ from torch.distributed.pipelining import _backward
 
 from examples.gpt import Block
 from pipeloom.runtime import Cell, Ledger, Memory, Spec, StageInterface, StageRunner
+from pipeloom.runtime.device import Device
+from pipeloom.runtime.executor.skip_connections import Skips
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import runner_kind
 from pipeloom.runtime.rank.heap import keep_pages
@@ -64,7 +66,8 @@ class Ours:
         memory = memory or Memory()
         interface = StageInterface((Spec.of(x),), (True,))
         seed = torch.ones((), device=x.device)
-        self._runner = kind(1, module, memory=memory, last=False, loss=None, seed=seed)
+        more = {"last": False, "loss": None, "seed": seed, "skips": Skips((), 2)}
+        self._runner = kind(1, module, memory=memory, **more)
         self._cells = {False: Cell(None, interface), True: Cell(WeightQueue(memory), interface)}
         self._x, self._dy = x, torch.randn_like(x)
 
@@ -124,13 +127,13 @@ def run_ways(name: str, rounds: int, device_name: str) -> dict[str, dict[str, fl
     before B, and between B and W. ``of_...``: the median over rounds of (B + W) / BW, where all
     three are from the same round, because the speed of the machine changes from round to round.
     """
-    device = torch.device(device_name)
+    device = Device(torch.device(device_name))
     torch.set_num_threads(1)
-    keep_pages(device)  # as in the process of a rank
+    keep_pages(device.device)  # as in the process of a rank
     torch.manual_seed(0)
     kind, width = name.split()
-    module = (LlamaLayer if kind == "llama" else blocks)(int(width)).to(device)
-    x = torch.randn(ROWS, LENGTH, int(width), device=device)
+    module = (LlamaLayer if kind == "llama" else blocks)(int(width)).to(device.device)
+    x = torch.randn(ROWS, LENGTH, int(width), device=device.device)
     own = partial(copy.deepcopy, module)
     ways: dict[str, Split] = {
         "eager": Ours(own(), x),
@@ -142,11 +145,9 @@ def run_ways(name: str, rounds: int, device_name: str) -> dict[str, dict[str, fl
         {way: _round(stage, device, split=way not in WHOLE.values()) for way, stage in ways.items()}
         for _ in range(rounds + WARMUP)
     ]
-    found = {}
-    for way in ways:
-        found[way] = _medians(rows[WARMUP:], way)
-        if way in LEDGERED:
-            found[way] |= _held(own(), x, LEDGERED[way])
+    found = {way: _medians(rows[WARMUP:], way) for way in ways}
+    for way, stages_as in LEDGERED.items():
+        found[way] |= _held(own(), x, stages_as)
     return found
 
 
@@ -158,7 +159,7 @@ def _medians(rows: Sequence[Mapping[str, Mapping[str, float]]], way: str) -> dic
     return found
 
 
-def _round(stage: Split, device: torch.device, *, split: bool) -> Mapping[str, float]:
+def _round(stage: Split, device: Device, *, split: bool) -> Mapping[str, float]:
     """The time of BW in seconds, as ``bw``; with ``split`` also those of B and W, as ``b`` and
     ``w``. Gradients are added to existing ones."""
     stage.forward(False)
@@ -170,16 +171,11 @@ def _round(stage: Split, device: torch.device, *, split: bool) -> Mapping[str, f
     return found
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _taken(run: Callable[[], None], device: torch.device) -> float:
-    _synchronize(device)
+def _taken(run: Callable[[], None], device: Device) -> float:
+    device.synchronize()
     begin = time.perf_counter()
     run()
-    _synchronize(device)
+    device.synchronize()
     return time.perf_counter() - begin
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch._functorch import config as functorch
 from torch.distributed.pipelining import PipelineStage
-from torch.nn import functional
+from torch.nn.functional import mse_loss
 
 from pipeloom import Pipeline, Profile, Schedule, StageProfile, build_family, compile_schedule
 from pipeloom.runtime import StagesAs, launch_ranks
@@ -43,8 +43,8 @@ def _on_a_rank(width: int, steps: int) -> dict[str, list[Span]]:
     planned, whole = _schedule("zb-h1"), _schedule("1f1b")
     x = torch.randn(planned.problem.microbatches * ROWS, LENGTH, width)
     runs: dict[str, Step] = {way: _ours(planned, _stages(planned, width), way, x) for way in OURS}
-    runs[SPLIT] = torch_step(planned, _torchs(planned, width), _loss, x)
-    runs[WHOLE] = torch_step(whole, _torchs(whole, width), _loss, x)
+    runs[SPLIT] = torch_step(planned, _torchs(planned, width), mse_loss, x)
+    runs[WHOLE] = torch_step(whole, _torchs(whole, width), mse_loss, x)
     return in_turn(runs, steps)
 
 
@@ -62,7 +62,7 @@ def _stages(schedule: Schedule, width: int) -> list[nn.Module]:
 
 def _ours(schedule: Schedule, stages: list[nn.Module], way: StagesAs, x: Tensor) -> Step:
     program = compile_schedule(schedule)
-    pipeline = Pipeline(program, stages, loss=_loss, memory=False, stages_as=way)
+    pipeline = Pipeline(program, stages, loss=mse_loss, memory=False, stages_as=way)
     return lambda: pipeline.step(x, target=x, return_outputs=False)
 
 
@@ -74,7 +74,3 @@ def _torchs(schedule: Schedule, width: int) -> list[PipelineStage]:
         PipelineStage(cast(nn.Module, module), s, len(modules), cpu)
         for s, module in compiled.items()
     ]
-
-
-def _loss(output: Tensor, target: Tensor) -> Tensor:
-    return functional.mse_loss(output, target)
