@@ -40,7 +40,7 @@ STUB = Path(pipeloom.__file__).with_suffix(".pyi")
 def python_reference() -> str:
     """Return the page, in Markdown for mkdocstrings, with the public names in groups."""
     sections: dict[str, list[str]] = {title: [] for title in GROUPS.values()}
-    for name in pipeloom.__all__:
+    for name in dir(pipeloom):
         thing = getattr(pipeloom, name)
         sections[_group(thing)].append(_entry(name, thing))
     parts = [f"## {title}\n\n" + "\n".join(found) for title, found in sections.items() if found]
@@ -55,7 +55,7 @@ def experimental() -> set[str]:
 def undocumented() -> list[str]:
     """Return the public functions, classes and methods without a docstring."""
     missing = []
-    for name in pipeloom.__all__:
+    for name in dir(pipeloom):
         thing = getattr(pipeloom, name)
         if not _documented(thing):
             missing.append(name)
