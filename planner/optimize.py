@@ -168,7 +168,8 @@ class Question:
         if request.passing == "auto":
             return best_of_schemes(given, terms, search, placed=chosen, copies=request.copies)
         if chosen and request.passing != "weights":
-            copies = 1 if request.recompute == "all" else request.copies
+            one_copy = self.system is not None or request.recompute == "all"
+            copies = 1 if one_copy else request.copies
             return best_of_placements(given, terms, search, copies)
         passing, start = request.passing, request.start
         return one_placement(given, terms, search, spec, passing=passing, start=start)

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urljoin
 from urllib.request import urlopen
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -136,9 +135,9 @@ def _try_page(pipeloom: Path, source: Path) -> None:
         try:
             assert server.stdout is not None
             url = json.loads(server.stdout.readline())["url"]
-            for path, part in ("", b"</html>"), ("api/choices", b"llama-2-7b"):
-                with urlopen(urljoin(url, path), timeout=30) as answer:
-                    assert part in answer.read(), path
+            with urlopen(url, timeout=30) as answer:
+                page = answer.read()
+            assert all(part in page for part in (b"</html>", b"llama-2-7b"))
         finally:
             server.send_signal(signal.SIGINT)
     if server.returncode:

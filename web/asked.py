@@ -159,7 +159,10 @@ def profile_from_preset(document: Mapping[str, Any]) -> dict[str, Any]:
     found = predict(**vars(PredictRequest(model, where, **run)))
     whole = dump_profile(found.profile)
     profile = {key: value for key, value in whole.items() if key not in {"stages", "num_stages"}}
-    return {"profile": profile | {"layers": list(_layers(found.step))}, "notes": []}
+    profile["layers"] = list(_layers(found.step))
+    if found.step.setup.model.tied:
+        profile["tied"] = [["tok_embeddings", "output"]]
+    return {"profile": profile, "notes": []}
 
 
 def _layers(step: PredictedStep) -> Iterator[dict[str, Any]]:

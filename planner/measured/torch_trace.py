@@ -4,7 +4,7 @@ torch.distributed.pipelining. Named ranges in them are ops::
     2F0 2B0 2W0 2BW0 2R0        pipeloom: the op
     PP:2F0 PP:2I0 PP:2W0 PP:2B0 torch with several stages per rank; its B is our BW, its I our B
 
-torch's schedules with one stage per rank (such as Schedule1F1B) name no ops.
+The names of torch's schedules with one stage per rank are not read; Schedule1F1B records none.
 
 The ranges of torch.distributed.pipelining include waiting for messages. In such a range, an op
 hence lasts from the start of the first operator to the end of the last one, without operators that

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 
 from ..tensors.microbatches import Batch
@@ -200,6 +201,8 @@ class Pipeline(RankPipeline):
         Raises InputError or ShapeError on all ranks if the arguments of any rank are invalid; the
         pipeline remains usable. Raises ExecutionError if an instruction fails.
         """
+        if "microbatches" in options:
+            raise InputError("eval: microbatches was removed; it has the program's number of them")
         self.finish()
         data = StepData(inputs, options, target, loss_kwargs or {})
         with self.together():

@@ -178,8 +178,7 @@ def store_for(
 
     It is a :class:`StreamedStages` if the program sends weights or the options cast them;
     otherwise, weights stay on this rank or are sharded (:func:`resident_stages`). Raises InputError
-    for complex parameters that would be cast, and for stages wrapped in ``fully_shard`` that the
-    program or the options exclude.
+    for stages wrapped in ``fully_shard`` that the program or the options exclude.
     """
     sharded = next((s for s, module in modules.items() if is_sharded(module)), None)
     if sharded is not None:

@@ -164,13 +164,14 @@ def _make(stage: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _check_parts(module: nn.Module, index: int) -> None:
+    """Raises InputError if a parameter is complex, or a submodule reduces gradients in each
+    microbatch or delays W."""
     for name, parameter in module.named_parameters():
         if parameter.is_complex():
             raise InputError(
                 f"stages[{index}]: {name} is {parameter.dtype}: expected real parameters, such as "
                 "its real and imaginary part (torch.view_as_complex joins them)"
             )
-    """Raises InputError if a submodule reduces gradients in each microbatch or delays W."""
     for path, part in module.named_modules():
         if hasattr(part, "backward_dw") and getattr(part, "need_backward_dw", lambda: True)():
             raise InputError(

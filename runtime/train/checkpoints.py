@@ -1,7 +1,7 @@
 """Checkpoints of a run: folders like ``step-000010``, written by ``torch.distributed.checkpoint``.
 
-A checkpoint contains ``Pipeline.state_dict()`` and, under ``run``, the number of the next step, the
-optimizers' classes and each process's random state. A folder gets its final name when it is
+A checkpoint contains ``Pipeline.state_dict()`` and, under ``run``, the number of the next step
+and each process's random state. A folder gets its final name when it is
 complete, and complete checkpoints are not overwritten: an interrupted save leaves the previous
 checkpoint intact.
 """
@@ -132,7 +132,8 @@ class Checkpoints:
         The optimizers' options in the checkpoint override those of the source. Random states are
         restored if the number of processes is that of the saved run; otherwise they are seeded from
         ``seed`` and the step. Raises InputError on all processes if the checkpoint is of another
-        model or other optimizers.
+        model or of optimizers with other
+        state.
         """
         run, saved = read_run(path), saved_keys(path)
         state = self._pipeline.state_dict()

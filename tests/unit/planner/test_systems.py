@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import pipeloom
-from pipeloom import InfeasibleError, InputError, Profile, verify_schedule
+from pipeloom import InfeasibleError, InputError, Profile, StageProfile, verify_schedule
 from pipeloom.ir import PlacementKind, Status
 from pipeloom.planner import Result
 from tests.support.layered_profiles import equal_blocks, model
@@ -89,3 +89,16 @@ def test_one_rank_has_one_stage(name: str) -> None:
     for given in (one, one.cut((0, 4))):
         with pytest.raises(InputError, match=r"expected (linear|1), as"):
             asked(given, name, placement="interleaved:2")
+
+
+def test_torchtitan_gets_one_copy_of_the_weights() -> None:
+    """Also where two copies fit on the device."""
+    sizes = {"weight_bytes": 1.0, "grad_bytes": 1.0, "optimizer_bytes": 1.0}
+    stages = (StageProfile(2.0, 3.0, 1.0, 1.0, 0.5, activation_bytes=1.0, **sizes),) * 4
+    profile = Profile(stages, 4, t_comm=0.5, device_memory=(100.0,) * 4)
+    names = {candidate.name for candidate in asked(profile, "torchtitan").candidates}
+    assert "linear" in names
+    assert "bidirectional" not in names
+    assert "bidirectional" in {
+        candidate.name for candidate in pipeloom.optimize(profile, MICROBATCHES, **QUICK).candidates
+    }

@@ -215,3 +215,10 @@ def test_modules_that_delay_their_weight_gradients_are_refused() -> None:
     module[2].backward_dw = lambda: None  # type: ignore[assignment]
     with pytest.raises(InputError, match=r"stages\[1\]: 2 delays its weight gradients until"):
         run(module, FLOATS, torch.float32)
+
+
+def test_complex_parameters_are_refused() -> None:
+    module = normed()
+    module[2].phase = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    with pytest.raises(InputError, match=r"stages\[1\]: 2.phase is torch.complex64: expected real"):
+        run(module, FLOATS, torch.float32)
