@@ -35,9 +35,9 @@ def _last_part(match: re.Match[str]) -> str:
 
 
 def _link(match: re.Match[str]) -> str:
-    """Link to a page by its title, from ``reference/python.html``."""
+    """Link to a page by its title, from ``reference/python.md``."""
     title = (DOCS / f"{match[1]}.md").read_text().partition("\n")[0].removeprefix("# ")
-    return f"[{title}](../{match[1]}.html)"
+    return f"[{title}](../{match[1]}.md)"
 
 
 def _list(match: re.Match[str]) -> str:
