@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
         This is called before parsing, which would first report options that are missing.
         """
         for name in (word.partition("=")[0] for word in words if word.startswith("--")):
-            line = replaced(name)
+            line = replaced(name, self.prog.removeprefix("pipeloom "))
             if line is not None and name not in self.options:
                 raise InputError(f"{name}: {line}")
 
@@ -110,7 +110,7 @@ class Parser(argparse.ArgumentParser):
             elsewhere = f"; it is an option of {', '.join(others)}"
             begun = [name for name in self.options if name.startswith(unknown[1])]
             near = did_you_mean(unknown[1], begun, 0.3) or did_you_mean(unknown[1], self.options)
-            return elsewhere if others else near
+            return elsewhere if others and not begun else near
         lists = any(",..." in str(action.metavar) for action in self._actions)
         several = lists and re.match(r"unrecognized arguments: [0-9]", message)
         return "; several values of an option are one word, with commas: 8,10" if several else ""

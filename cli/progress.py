@@ -37,6 +37,8 @@ class ProgressDisplay:
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     _shown: dict[str, Progress] = field(default_factory=dict)
     """The progress that was last printed to a log for each search, by the name of the search."""
+    _withheld: dict[str, Searching] = field(default_factory=dict)
+    """The last progress of each search that was not printed to a log, by the search's name."""
     _open: str | None = None
     """The name of the search whose line is being overwritten on the terminal, or None."""
 
@@ -55,23 +57,28 @@ class ProgressDisplay:
             self._line("several", str(event))
 
     def _searching(self, event: Searching) -> None:
-        if self.stream.isatty() or self._is_news(event):
-            self._line(event.name, str(event))
-            self._shown[event.name] = event.now
+        """Print the progress of a search; in a log, which gets no line for every event, only some.
 
-    def _is_news(self, event: Searching) -> bool:
-        """Whether this progress is printed in a log, which gets no line for every event.
-
-        True for the first progress with a gap. After it, only if the cost or the bound has changed
-        and :data:`LEAST_SECONDS` have passed since the last line.
+        The first progress with a gap is printed. After it, progress is printed if the cost or the
+        bound has changed: at once if :data:`LEAST_SECONDS` have passed since the last line, else
+        by :meth:`close` unless other progress follows.
         """
         now, shown = event.now, self._shown.get(event.name)
-        if not now.built or now.gap is None:
-            return False
-        if shown is None:
-            return True
-        changed = (now.incumbent, now.bound) != (shown.incumbent, shown.bound)
-        return changed and now.seconds - shown.seconds >= LEAST_SECONDS
+        if not self.stream.isatty():
+            if not now.built or now.gap is None:
+                return
+            if shown is not None:
+                if (now.incumbent, now.bound) == (shown.incumbent, shown.bound):
+                    return
+                if now.seconds - shown.seconds < LEAST_SECONDS:
+                    self._withheld[event.name] = event
+                    return
+        self._print(event)
+
+    def _print(self, event: Searching) -> None:
+        self._withheld.pop(event.name, None)
+        self._shown[event.name] = event.now
+        self._line(event.name, str(event))
 
     def _line(self, name: str, text: str) -> None:
         """Print a line about the search ``name``.
@@ -93,7 +100,9 @@ class ProgressDisplay:
             self.stream.flush()
 
     def close(self) -> None:
-        """End the line that is being overwritten."""
+        """End the line that is being overwritten, and print withheld progress."""
+        for event in list(self._withheld.values()):
+            self._print(event)
         if self._open is not None:
             self._write("\n")
             self._open = None

@@ -14,9 +14,9 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# "pipeloom x" is a command, "--x" an option, "pipeloom.x" a Python name, "key x" a key of a file,
-# "family x" a schedule family, "certificate x" a kind of certificate, "--x y" the value y of an
-# option
+# "pipeloom x" is a command, "--x" an option, "y --x" an option of the command y alone,
+# "pipeloom.x" a Python name, "key x" a key of a file, "family x" a schedule family, "certificate x"
+# a kind of certificate, "--x y" the value y of an option
 _TUNE = (
     "measure with Pipeline.profile, plan again, and give the new program to Pipeline.step, as "
     "examples/replanning.py does"
@@ -65,12 +65,12 @@ REMOVED: dict[str, str] = {
     "pipeloom.scaling": "pipeloom.plan(model, scale=[8, 16], ...) does the same",
     "key host": "optimize offloads with the profile's host_link and m_o, plan does not",
     "--schedule optimal": "pipeloom plan with the same degrees finds the best schedule",
-    "--passing": "plan sends activations; optimize --passing weights passes weights",
-    "--split": "profile --from takes the share of B in a BW from --like",
-    "--memory": "profile --from takes M_B and M_W from --like",
-    "--t-comm": "profile --from takes links from --like",
+    "plan --passing": "plan sends activations; optimize --passing weights passes weights",
+    "profile --split": "profile --from takes the share of B in a BW from --like",
+    "profile --memory": "profile --from takes M_B and M_W from --like",
+    "profile --t-comm": "profile --from takes links from --like",
     "--from megatron-layout": "build 1f1b cuts a profile by layers; --partition FILE uses a cut",
-    "--scaling": "plan --scale grows the batch with the GPUs; plan each number for one batch",
+    "plan --scaling": "plan --scale grows the batch with the GPUs; plan each number for one batch",
     "key packing": "a profile has no sequences: pipeloom.pack returns them with its schedules",
 }
 
@@ -82,17 +82,19 @@ def telling_removed(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         known = signature(function).parameters
         for name in kwargs.keys() - known:
-            if (line := replaced(f"--{name.replace('_', '-')}")) is not None:
+            option = f"--{name.replace('_', '-')}"
+            if (line := replaced(option, function.__name__.removesuffix("_from"))) is not None:
                 raise TypeError(f"{function.__name__}: {name} {line}")
         return function(*args, **kwargs)
 
     return call
 
 
-def replaced(name: str) -> str | None:
+def replaced(name: str, command: str = "") -> str | None:
     """The message that ``name`` was removed, with its replacement; None if it was not.
 
-    ``name``: a key of :data:`REMOVED`, such as ``--local`` or ``key nodes``.
+    ``name``: a key of :data:`REMOVED`, such as ``--local`` or ``key nodes``. ``command``: the
+    command or function that was called with the option ``name``.
     """
-    line = REMOVED.get(name)
+    line = REMOVED.get(f"{command} {name}") or REMOVED.get(name)
     return None if line is None else f"was removed in 0.2.0; {line}"

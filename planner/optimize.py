@@ -33,7 +33,7 @@ from .results.result import Result
 from .routes.layers import best_of_cuts
 from .routes.passing import best_of_schemes
 from .routes.placements import best_of_placements, one_placement
-from .routes.systems import SYSTEMS, System, best_for
+from .routes.systems import SYSTEMS, System, best_1f1b
 from .solving.cache import ResultCache, key_of
 from .solving.progress import Note
 from .solving.search import Search, memory_held
@@ -162,7 +162,7 @@ class Question:
         given, terms, search, spec = self.given, self.terms, self.search, self.spec
         request, chosen = self.request, spec.name == AUTO
         if self.system is not None and not self.system.any_order:
-            return best_for(self.system, given, terms, search, spec)
+            return best_1f1b(self.system, given, terms, search, spec)
         if isinstance(given, LayeredProfile):
             return best_of_cuts(given, terms, search, spec, Way(request.partition or "joint"))
         if request.passing == "auto":

@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pipeloom.ir.errors import InputError, printable
+from pipeloom.ir.errors import InfeasibleError, InputError, printable
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.atomic_write import write_bytes
 from pipeloom.ir.model.schedule import Schedule
@@ -139,14 +140,16 @@ def detail(schedule: Schedule) -> dict[str, Any]:
     """Return what the page draws of a schedule, by :func:`pipeloom.report.page.drawn`.
 
     Unless its times are measured, the result also explains where each rank's time goes and why no
-    schedule is cheaper.
+    schedule is cheaper; there is no explanation if a memory limit has no room for a microbatch.
     """
     from .results.explanation import explain
 
-    if schedule.timing is not None and not is_plan(schedule):
-        return drawn(schedule)
-    explained = explain(schedule)
-    return drawn(schedule) | {"explanation": explained.to_dict() | {"words": str(explained)}}
+    found = drawn(schedule)
+    if schedule.timing is None or is_plan(schedule):
+        with suppress(InfeasibleError):
+            explained = explain(schedule)
+            found["explanation"] = explained.to_dict() | {"words": str(explained)}
+    return found
 
 
 def _named(

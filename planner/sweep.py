@@ -158,9 +158,10 @@ def sweep(request: SweepRequest) -> Sweep:
     Raises InputError for invalid input, and LostWorkersError if worker processes are lost
     repeatedly.
     """
-    away = Workers(1 if request.workers is None else request.workers, request.scheduler)
     source = ProfileSource.of(request.profile, request.progress)
     limits = _limits(request.memory_limits, source)
+    number = 1 if request.workers is None else request.workers
+    away = Workers(number, request.scheduler, len(limits))
     folder = None if request.output is None else made(request.output)
     cache = request.cache or (folder and str(folder / "cache"))
     terms = Terms.of(request, source)
@@ -201,7 +202,7 @@ def _solved(questions: Sequence[Question], tell: Listener, workers: Workers) -> 
     known = [question.known() for question in questions]
     missing = [number for number, answer in enumerate(known) if answer is None]
     asked = [questions[number].request for number in missing]
-    if workers.spread(len(missing)):  # worker processes have neither cache nor listener
+    if workers.is_parallel(len(missing)):  # worker processes have neither cache nor listener
         asked = [replace(one, cache=None, progress=None, should_stop=stop_asked) for one in asked]
 
     def results() -> Solved:

@@ -170,13 +170,16 @@ def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
 
 
 def doubtful_keys(data: dict[str, Any], where: str) -> list[str]:
-    """A line for each unknown key of a profile that looks misspelled or is known only in layers.
+    """A line for each unknown key of a profile that looks misspelled, is known only in layers, or
+    was known until 0.2.0 and is in every profile measured before.
 
     ``data``: a profile by stages or by layers. ``where``: the name of its file. Such keys are not
     used, but are not faults.
     """
+    gone = "not used since 0.2.0: --slow RANK:X plans for slow ranks"
+    old = [f"{where}: spread: {gone}"] if data.get("spread") is not None else []
     if "stages" not in data:
-        return [*map(str, keys_in_doubt(LayersFile, data, where).values())]
+        return [*map(str, keys_in_doubt(LayersFile, data, where).values()), *old]
     validated(Profile, data, where)
     places = {f"{where}: stages[{s}]": stage for s, stage in enumerate(data["stages"])}
     lines = {
@@ -185,4 +188,4 @@ def doubtful_keys(data: dict[str, Any], where: str) -> list[str]:
         for key in ("repeat", "kind", "with_next")
         if part.get(key) is not None
     }
-    return [*map(str, keys_in_doubt(Profile, data, where).values()), *lines.values()]
+    return [*map(str, keys_in_doubt(Profile, data, where).values()), *lines.values(), *old]

@@ -226,9 +226,9 @@ class SpaceSearch:
         There is one call for each of the first configurations in ``chosen``: as many as fit in
         ``left``, but at least one. ``left``: the share of the budget that remains.
         """
-        spread, work = self.workers.spread(len(chosen)), self._budget.work
+        parallel, work = self.workers.is_parallel(len(chosen)), self._budget.work
         asked: list[tuple[Evaluated, SolveOptions]] = []
-        options = replace(self.options, should_stop=stop_asked) if spread else self.options
+        options = replace(self.options, should_stop=stop_asked) if parallel else self.options
         for each in chosen:
             wanted = SHARES[self._searches[each.configuration]]
             if asked and wanted > left:

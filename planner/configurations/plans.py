@@ -294,8 +294,8 @@ def best_plan(request: PlanRequest) -> Plan:
     options, tell = request.search(TIME_LIMIT).options, request.progress or unheard
     cluster = cluster_of(request.cluster, request.gpu)
     space = Space.of(request, read_model(request.model), cluster)
-    with Workers(request.workers or 1, request.scheduler) as spread:
-        chosen = SpaceSearch(space, options, tell, spread).choose()
+    with Workers(request.workers or 1, request.scheduler) as workers:
+        chosen = SpaceSearch(space, options, tell, workers).choose()
     found, interrupted = Plan(space, chosen), options.should_stop()
     if not found.plans:
         raise InfeasibleError(_nothing(space, chosen, interrupted=interrupted))

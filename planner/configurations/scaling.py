@@ -139,9 +139,9 @@ def scaled(request: PlanRequest) -> Scaling:
     ]
     Space.of(jobs[0], known, where)
     tell, stop = request.progress or unheard, request.should_stop or NEVER
-    with Workers(request.workers or 1, request.scheduler) as spread:
-        solve = _point if spread.spread(len(jobs)) else partial(_point, should_stop=stop)
-        found = spread.run(solve, jobs, tell=tell, should_stop=stop)
+    with Workers(request.workers or 1, request.scheduler, len(jobs)) as workers:
+        solve = _point if workers.is_parallel(len(jobs)) else partial(_point, should_stop=stop)
+        found = workers.run(solve, jobs, tell=tell, should_stop=stop)
         points = tuple(point for _, point in in_order(found))
     if len(points) < len(jobs):
         tell(Note(f"interrupted: {counted(len(jobs) - len(points), 'number of GPUs')} left out"))

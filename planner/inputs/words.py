@@ -14,6 +14,12 @@ from pipeloom.ir.errors import InputError
 
 if TYPE_CHECKING:
     from .problem_setup import ProfileSource
+
+UNITS = {
+    **{"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15},
+    **{"ki": 2.0**10, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50},
+}
+"""Units of memory in bytes, without the B that may follow, and must follow an ``i``."""
 LEAST_BYTES = 1000.0
 """If microbatches hold less memory than this in the profile's unit, this unit cannot be bytes."""
 
@@ -62,12 +68,11 @@ def sizes_in(text: str) -> list[MemorySize]:
 def _size(words: str) -> float | None:
     if words == "none":
         return math.inf
-    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(?:([kKMGTP])(iB)?)?B?", words)
+    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([kKMGTP]i(?=B)|[kKMGTP]?)B?", words)
     value = None if match is None else number_in(match[1])
-    if match is None or value is None or words.endswith("BB"):
+    if match is None or value is None:
         return None
-    power = "kMGTP".index(match[2].replace("K", "k")) + 1 if match[2] else 0
-    size = value * (1024.0 if match[3] else 1000.0) ** power
+    size = value * UNITS[match[2]]
     return size if math.isfinite(size) else None
 
 

@@ -221,10 +221,10 @@ def _assumed(times: Times, told: Profile | None) -> list[str]:
     notes = []
     whole = [s for s, kinds in sorted(times.items()) if not kinds.keys() >= BOTH]
     if whole:
-        how = "as in the other profile" if told else "equally, as it is not known how"
+        equally = "equally, as the files do not say how; --like sets the share"
         notes.append(
             f"{counted(len(whole), 'stage')} ran B and W as one op: t_b and t_w share its time "
-            f"{how}, on which schedules with separate W's rely"
+            + ("as in the other profile" if told else equally)
         )
     old = told.stages if told else (None,) * len(times)
     again = [o for s, o in enumerate(old) if OpKind.R in times[s]]

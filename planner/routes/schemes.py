@@ -119,8 +119,10 @@ def _alternating(name: str, backward: OpKind, problem: Problem) -> Schedule:
     order = []
     for rank in range(problem.ranks):
         stage = problem.placement.owners.index(rank)
-        how = {"ahead": problem.ranks - stage, "delay": stage * (backward is OpKind.B)}
-        order.append(alternate(stage, problem.microbatches, backward=backward, **how))
+        ahead, delay = problem.ranks - stage, stage if backward is OpKind.B else 0
+        order.append(
+            alternate(stage, problem.microbatches, ahead=ahead, backward=backward, delay=delay)
+        )
     return timed(Schedule(problem, tuple(order), report=Report(problem.objective, name)))
 
 

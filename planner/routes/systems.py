@@ -149,7 +149,7 @@ def _most(layers: LayeredProfile) -> int:
     return min(pieces, layers.cluster.max_stages or pieces) // layers.ranks
 
 
-def best_for(
+def best_1f1b(
     system: System,
     given: Profile | LayeredProfile,
     terms: Terms,

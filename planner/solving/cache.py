@@ -26,7 +26,6 @@ from pipeloom.solver.bounds import lower_bound
 from ..folders import made
 from .progress import Listener, Note
 
-FORMAT, VERSION = "pipeloom.cache", 3
 SAME = 1 - 1e-6
 """Two lower bounds count as equal if the ratio of the smaller to the larger is at least this."""
 
@@ -64,7 +63,7 @@ class ResultCache:
         """Store a schedule's JSON object and other JSON values of the result, ``facts``, under
         ``key``. If they cannot be written, a note reports this."""
         content = {"key": key, "schedule": schedule, "facts": facts}
-        entry = {"format": FORMAT, "version": VERSION, "digest": digest(content), **content}
+        entry = {"digest": digest(content), **content}
         try:
             write_json(entry, str(self.path(key)))
         except InputError as error:

@@ -69,7 +69,8 @@ def processes_here() -> int:
 
 class Workers(ExitStack):
     """Processes that run tasks: ``processes`` of them on this machine, or the workers of the Dask
-    scheduler at the address ``scheduler``.
+    scheduler at the address ``scheduler``. ``tasks``: the number of tasks, if all are run by one
+    call of :meth:`run`; there are no more processes, and each solve then uses more threads.
 
     A context manager: the processes begin with the first call of :meth:`run` that needs them, and
     end with the context: after they have finished their tasks or, if an exception leaves the
@@ -77,14 +78,17 @@ class Workers(ExitStack):
     scheduler cannot be reached.
     """
 
-    def __init__(self, processes: int = 1, scheduler: str | None = None) -> None:
+    def __init__(
+        self, processes: int = 1, scheduler: str | None = None, tasks: int | None = None
+    ) -> None:
         super().__init__()
         if not isinstance(processes, int) or processes < 1:
             raise InputError(f"workers: expected a whole number from 1 on, got {processes!r}")
-        self.processes, self.scheduler = processes, scheduler
+        self.processes = processes if tasks is None else max(1, min(processes, tasks))
+        self.scheduler = scheduler
         self._begun: tuple[Executor, Stop] | None = None
 
-    def spread(self, tasks: int) -> bool:
+    def is_parallel(self, tasks: int) -> bool:
         """Return whether this number of tasks is run in other processes; otherwise they are run one
         by one in this process."""
         return self.scheduler is not None or min(self.processes, tasks) > 1
@@ -116,18 +120,18 @@ class Workers(ExitStack):
         tasks: Sequence[Task],
         should_stop: StoppingCriterion,
     ) -> Iterator[tuple[int, Result]]:
-        if self.spread(len(tasks)):
-            yield from _completed(*self._executor(len(tasks)), function, tasks, should_stop)
+        if self.is_parallel(len(tasks)):
+            yield from _completed(*self._executor(), function, tasks, should_stop)
             return
         for number, task in enumerate(tasks):
             if not should_stop():
                 yield number, function(task)
 
-    def _executor(self, tasks: int) -> tuple[Executor, Stop]:
+    def _executor(self) -> tuple[Executor, Stop]:
         if self._begun is None:
-            number, where = min(self.processes, tasks), self.scheduler
+            where = self.scheduler
             self._begun = self.enter_context(
-                _processes(number) if where is None else _cluster(where)
+                _processes(self.processes) if where is None else _cluster(where)
             )
         return self._begun
 

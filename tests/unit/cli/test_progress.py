@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -78,6 +79,11 @@ def test_a_terminal_shows_one_line_that_is_written_over(
     )
     told(now(2.0), words=("-q",))
     assert "2.0 s" not in terminal.getvalue()
+
+
+def test_a_log_ends_with_the_last_improvement(told: Callable[..., Done]) -> None:
+    lines = told(now(0.0, None), now(1.0), now(1.1, 180.0), now(1.2, 150.0), now(1.3, 150.0)).err
+    assert re.findall(r"([0-9.]+) s  best", lines) == ["1.0", "1.3"]
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(2.0, COMPILING), (0.5, "")])

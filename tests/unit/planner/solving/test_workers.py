@@ -48,6 +48,14 @@ def test_processes_stay_from_one_run_to_the_next() -> None:
     assert nobody_is_left()
 
 
+@pytest.mark.parametrize(("tasks", "processes"), [(None, 3), (2, 2)])
+def test_a_small_first_batch_does_not_limit_later_ones(tasks: int | None, processes: int) -> None:
+    with Workers(3, tasks=tasks) as workers:
+        list(workers.run(abs, TASKS[:2]))
+        list(workers.run(abs, range(20)))
+        assert len(multiprocessing.active_children()) == processes
+
+
 def test_what_runs_is_asked_to_stop_and_the_rest_is_not_begun() -> None:
     found: dict[int, str] = {}
     with Workers(2) as two:

@@ -26,6 +26,15 @@ def test_show_draws_by_the_extension(
         assert path.read_text().startswith(begin)
 
 
+def test_a_page_without_room_for_a_microbatch_has_no_explanation(
+    pipeloom: Command, schedule: Path
+) -> None:
+    document = json.loads(schedule.read_text())
+    document["memory_limit"] = 0.1
+    page = pipeloom("show", written(schedule, document), "--as", "html")
+    assert (page.code, page.out[:9], '"words"' in page.out) == (0, "<!doctype", False)
+
+
 def test_colours_titles_and_programs_in_the_terminal(
     pipeloom: Command, schedule: Path, program: Path
 ) -> None:
