@@ -119,9 +119,7 @@ def _check_order(groups: Sequence[dist.ProcessGroup]) -> None:
         dist.all_gather_object(rows, number, group=groups[number])
         wrong += [axis] if len({*rows}) > 1 else []
     if wrong:
-        raise InputError(
-            f"norm_groups: group {list(wrong[0])}: expected the same position on all its processes"
-        )
+        raise InputError(f"norm_groups: group {list(wrong[0])}: expected one place in all lists")
 
 
 @torch.no_grad()

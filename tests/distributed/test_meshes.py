@@ -288,7 +288,7 @@ SAID = {
     "over ranks": "expected one rank of each pipeline, got processes [",
     "norm beside others": "as 4 processes run and 2 judge steps by one norm; or {}",
     "norm over ranks": "expected one rank of each pipeline, got processes [",
-    "norm in another order": "norm_groups: group [0, 1]: expected the same position on all its",
+    "norm in another order": "norm_groups: group [0, 1]: expected one place in all lists",
     "output": "expected this process's part of its output, got a DTensor",
     "saved beside others": "norm_groups: expected the process groups over which",
     "saved of shards": "norm_groups: '0.weight': expected a DTensor, whose",
