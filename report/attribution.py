@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, astuple, dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
@@ -132,8 +132,11 @@ def _inputs(planned: Schedule, ends: FloatArray) -> tuple[FloatArray, FloatArray
     graph, count = ScheduleGraph.of(planned), len(ends)
     origin, to, delay = joined(graph.all_edges)
     done = np.concatenate([ends, graph.duration[count:]])
-    for node in range(count, len(done)):  # transfers wait for ops and for transfers listed before
-        mine = to == node
+    assert not ((to >= count) & (origin >= to)).any(), "a transfer waits for a later one"
+    edges = np.argsort(to, kind="stable")
+    firsts = np.searchsorted(to, np.arange(count, len(done) + 1), sorter=edges)
+    for node, (first, end) in enumerate(pairwise(firsts), start=count):
+        mine = edges[first:end]  # from ops and from transfers listed before
         done[node] += (done[origin[mine]] + delay[mine]).max(initial=0.0)
     copies = np.concatenate(planned.order) & KIND_MASK >= OpKind.O
     track = np.concatenate([2 * graph.ranks + copies, np.full(len(done) - count, -1)])

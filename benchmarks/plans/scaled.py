@@ -13,7 +13,10 @@ PART = "scaled plans"
 MODEL, GPU, SEQUENCE = "llama-3-8b", "H100", 8192
 GPUS = [2**power for power in range(3, 13)]
 WEAK, STRONG = 2, 1024
-"""Sequences per step: for each GPU (weak scaling), or for all GPUs together (strong scaling)."""
+"""Sequences per step: for each GPU (weak scaling), or for all GPUs together (strong scaling).
+
+Strong scaling is one ``plan`` for each number of GPUs.
+"""
 WORK = 100.0
 """The work limit of each plan, in millions of simulated ops."""
 

@@ -196,9 +196,9 @@ def measure(case: Case) -> Row:
         for (name, way), each in spans.items():
             base = spans["ours" if name == "bfw" or way == "fixed" else name, "fixed"]
             ratios.setdefault(f"{name}: {way}", []).append(each / base)
-    found = {key: 100 * np.mean(each, axis=0) - 100 for key, each in ratios.items()}
-    half = {key: 1.96 * each.std(ddof=1) / DRAWS**0.5 for key, each in found.items()}
-    change = {key: [round(float(x), 3) for x in (found[key].mean(), half[key])] for key in found}
+    by_draw = {key: 100 * np.mean(each, axis=0) - 100 for key, each in ratios.items()}
+    half = {key: 1.96 * each.std(ddof=1) / DRAWS**0.5 for key, each in by_draw.items()}
+    change = {key: [round(float(x), 3) for x in (by_draw[key].mean(), half[key])] for key in half}
     return {**case.given, "draws": DRAWS, "work_limit": WORK, "change": change}
 
 

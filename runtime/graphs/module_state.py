@@ -43,7 +43,8 @@ class ModuleState:
 
     def __init__(self, module: nn.Module) -> None:
         self._parts, self._parameters = [*module.modules()], [*module.parameters()]
-        self._held = [held for _, held in _holders(module)]
+        hooks = chain.from_iterable(_flags(parameter)[1:] for parameter in self._parameters)
+        self._held = [*(held for _, held in _holders(module)), *(h for h in hooks if h is not None)]
         own = {id(x) for x in chain(self._parameters, module.buffers())}
         tensors = {id(x): x for held in self._held for x in _contents(held) if id(x) not in own}
         self.constants = [x for x in tensors.values() if isinstance(x, Tensor)]

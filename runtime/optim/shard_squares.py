@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -87,6 +87,7 @@ class ShardSquares:
         self._context, self._groups = context, [groups[axis] for axis in widest([*groups])]
         self._shards = {key: prod(map(len, over)) for key, over in axes.items()}
         self._processes = prod(group.size() for group in self._groups)
+        _check_order(self._groups)
         if self._sum(1.0) != self._processes:
             every = sorted({process for axis in groups for process in axis})
             raise InputError(
@@ -104,6 +105,21 @@ class ShardSquares:
         for group in self._groups:
             value = summed(self._context, value, group, "the norm over the shards")
         return value
+
+
+def _check_order(groups: Sequence[dist.ProcessGroup]) -> None:
+    """Raises InputError if a process of one of ``groups`` has it at another position of its list.
+
+    Sums would wait for each other. The processes compare group after group in sorted order, which
+    is the same for all of them.
+    """
+    wrong = []
+    for axis, number in sorted((processes_of(group), n) for n, group in enumerate(groups)):
+        rows: list[Any] = [None] * len(axis)
+        dist.all_gather_object(rows, number, group=groups[number])
+        wrong += [axis] if len({*rows}) > 1 else []
+    if wrong:
+        raise InputError(f"norm_groups: group {list(wrong[0])}: expected one place in all lists")
 
 
 @torch.no_grad()

@@ -1,4 +1,6 @@
-"""Runs PuLP's CBC in a process that can be stopped, ends with this process and leaves no files.
+"""Runs PuLP's CBC in a process that can be stopped and ends with this process.
+
+Its temporary folder remains only if this process is killed by SIGKILL.
 
 PuLP's own interface to CBC waits without asking whether to stop, and does not read CBC's bound.
 """

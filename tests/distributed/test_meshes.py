@@ -204,6 +204,8 @@ def refusals() -> dict[str, str]:
     both = {"data_group": world.get_group()}
     named = {"norm_groups": {"0.*": alone["ep"].get_group()}}
     judged = {"clip_grad_norm": 1.0}
+    first, second = ("dp", "ep") if dist.get_rank() in (0, 3) else ("ep", "dp")
+    unordered = {"0.weight": alone[first].get_group(), "0.bias": alone[second].get_group()}
     overlapping = {"*.weight": tp.get_group(), "*.bias": mesh.get_group("pp")}
     part, block, bare = linear(), nn.Sequential(linear(), linear()), linear()
     fully_shard(part, mesh=alone["dp"])
@@ -217,6 +219,7 @@ def refusals() -> dict[str, str]:
         "some experts": _said([linear()], alone, **both, **named),
         "norm beside others": _said([linear()] * 2, mesh, **judged),
         "norm over ranks": _said([linear()] * 2, mesh, norm_groups=overlapping),
+        "norm in another order": _said([linear()], alone, norm_groups=unordered),
         "sharded in part": _said([part], alone, **both),
         "block sharded": _said([block] * 2, mesh, **replicas),
         "shards averaged by nobody": _said([bare] * 2, mesh),
@@ -285,6 +288,7 @@ SAID = {
     "over ranks": "expected one rank of each pipeline, got processes [",
     "norm beside others": "as 4 processes run and 2 judge steps by one norm; or {}",
     "norm over ranks": "expected one rank of each pipeline, got processes [",
+    "norm in another order": "norm_groups: group [0, 1]: expected one place in all lists",
     "output": "expected this process's part of its output, got a DTensor",
     "saved beside others": "norm_groups: expected the process groups over which",
     "saved of shards": "norm_groups: '0.weight': expected a DTensor, whose",

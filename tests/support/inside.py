@@ -4,6 +4,7 @@
 
 from pipeloom.runtime.executor.deferred_linear import Linear as LinearRule
 from pipeloom.runtime.executor.offload import CopyChannels
+from pipeloom.runtime.graphs.module_state import ModuleState
 from pipeloom.runtime.graphs.stage_functions import StageFunctions
 from pipeloom.runtime.launch import processes
 from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu

@@ -52,17 +52,18 @@ class Evaluation:
 
     def __init__(self, own: Prepared) -> None:
         context = own.context
-        self._training, self._step_end, memory = context, own.step_end, Memory()
+        self._training, self._step_end, self._memory = context, own.step_end, Memory()
         self._shapes = ShapeInference(context, own.skips, grad=False)
         self._runners = {
-            s: own.runner(s, memory, stashing=False, kind=ForwardRunner) for s in context.role.run
+            s: own.runner(s, self._memory, stashing=False, kind=ForwardRunner)
+            for s in context.role.run
         }
 
     @cached_property
     def _context(self) -> RankContext:
         options = replace(self._training.options, pace=False)
         program = forward_only(self._training.program)
-        return replace(self._training, memory=Memory(), options=options, program=program)
+        return replace(self._training, memory=self._memory, options=options, program=program)
 
     def run(self, data: StepData, *, wants_losses: bool, keep_outputs: bool) -> list[Result]:
         """Runs the forwards of all microbatches; returns the output and loss of each.

@@ -144,7 +144,7 @@ def test_an_interrupt_ends_even_an_explanation(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_cbc_and_its_folder_end_with_an_interrupted_or_killed_solve(
+def test_cbc_ends_with_a_killed_solve_and_its_folder_too_with_an_interrupted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = [(10, 6, 15), (3, 3, 1), (20, 3, 15), (9, 16, 12), (19, 10, 13)]

@@ -53,6 +53,16 @@ def test_idle_time_is_told_by_its_cause() -> None:
     assert row.host == pytest.approx(0.25 * (3 * COUNT - 1), abs=0.3)
 
 
+@pytest.mark.timeout(30)
+def test_a_plan_with_many_transfers_takes_no_long_time() -> None:
+    stages = tuple(StageProfile(10.0, 11.0, 8.0, 1.0, 0.4) for _ in range(16))
+    plan = build_family("weipipe-interleave", Profile(stages, 16, COMM), 256)
+    plan = replace(plan, timing=simulate(plan))
+    assert len(plan.transfers) > 10_000
+    found = attribute(plan, plan)
+    assert found.planned == found.measured
+
+
 @pytest.mark.parametrize("family", ["1f1b", "zb-h1", "gpipe"])
 @pytest.mark.parametrize("seed", range(5))
 def test_each_ranks_parts_add_up(family: str, seed: int) -> None:

@@ -18,7 +18,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from tests.support.inside import StageFunctions
+from tests.support.inside import ModuleState, StageFunctions
 from tests.support.one_rank import FUSED, SPLIT, Of, Ran, Shift, differing, each, ran, square
 
 WIDTH = 4
@@ -192,6 +192,23 @@ def test_a_stage_that_has_changed_is_traced_again(name: str) -> None:
         loss = step(found)
         assert (traced.call_count > 0, found.pipeline.eager_stages) == (True, {})
     assert loss.equal(square(module(X)))
+
+
+def test_a_second_hook_on_a_parameter_and_a_removed_one_are_changes() -> None:
+    layer = nn.Linear(WIDTH, WIDTH)
+    layer.weight.register_hook(lambda gradient: gradient)
+    state = ModuleState(layer)
+    assert state.holds()
+    layer.weight.register_hook(lambda gradient: 2 * gradient)
+    assert not state.holds()
+    layer.bias.register_post_accumulate_grad_hook(lambda _: None).remove()
+    state = ModuleState(layer)
+    assert state.holds()
+    hook = layer.bias.register_post_accumulate_grad_hook(lambda _: None)
+    assert not state.holds()
+    state = ModuleState(layer)
+    hook.remove()
+    assert not state.holds()
 
 
 HOOKS: dict[str, Callable[[nn.Linear], object]] = {
