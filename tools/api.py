@@ -39,12 +39,15 @@ class Annotation(str):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return ast.unparse(Unchecked().visit(ast.parse(self, mode="eval")))
+        return without_checks(self)
 
 
-class Unchecked(ast.NodeTransformer):
-    """Replaces ``Annotated[T, ...]`` by ``T``."""
+def without_checks(annotation: str) -> str:
+    """Return the text of a type with ``T`` instead of each ``Annotated[T, ...]``."""
+    return ast.unparse(_Unchecked().visit(ast.parse(annotation, mode="eval")))
 
+
+class _Unchecked(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)
         if ast.unparse(node.value) == "Annotated" and isinstance(node.slice, ast.Tuple):
@@ -55,9 +58,9 @@ class Unchecked(ast.NodeTransformer):
 def listed() -> str:
     """Return the text of the list."""
     lines: list[str] = []
-    public = vars(pipeloom)["__all__"]
+    public, marked = vars(pipeloom)["__all__"], experimental()
     for name in public:
-        lines += described(name, getattr(pipeloom, name), name in experimental())
+        lines += described(name, getattr(pipeloom, name), name in marked)
     for title, path in OPTIONS.items():
         folder, _, name = path.partition(".")
         lines.append(signed(title, getattr(import_module(f"pipeloom.{folder}"), name)))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 import griffe
 
 import pipeloom
+from tools.api import without_checks
 
 NAMES = {
     f"{thing.__module__}.{thing.__qualname__}": name
@@ -22,13 +22,4 @@ class PublicSignatures(griffe.Extension):
         func.name = NAMES.get(func.path, func.name)
         for each in func.parameters:
             if "Annotated[" in str(each.annotation):
-                tree = ast.parse(str(each.annotation), mode="eval")
-                each.annotation = ast.unparse(_Unannotated().visit(tree))
-
-
-class _Unannotated(ast.NodeTransformer):
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        self.generic_visit(node)
-        if ast.unparse(node.value) == "Annotated" and isinstance(node.slice, ast.Tuple):
-            return node.slice.elts[0]
-        return node
+                each.annotation = without_checks(str(each.annotation))
