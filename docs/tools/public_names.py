@@ -10,6 +10,7 @@ import inspect
 import re
 import sys
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def python_reference() -> str:
     return "\n".join([HEAD, *parts])
 
 
+@cache
 def experimental() -> set[str]:
     """Return the public names whose line in ``__init__.pyi`` has the comment ``experimental``."""
     return set(re.findall(r"as (\w+)  # experimental$", STUB.read_text(), flags=re.MULTILINE))
